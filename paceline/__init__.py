@@ -1,0 +1,38 @@
+"""paceline: train one model on many workers with any strategy; race strategies; see how they scale.
+
+Public names are loaded on first use, so that importing paceline loads no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from paceline._version import VERSION as __version__
+
+if TYPE_CHECKING:
+    from paceline.errors import PacelineError
+    from paceline.join import Worker, join, wrap
+    from paceline.train.pace import Pace
+    from paceline.types import Workload
+
+_HOMES = {
+    "join": "paceline.join",
+    "wrap": "paceline.join",
+    "Worker": "paceline.join",
+    "Pace": "paceline.train.pace",
+    "Workload": "paceline.types",
+    "PacelineError": "paceline.errors",
+}
+
+__all__ = ["Pace", "PacelineError", "Worker", "Workload", "__version__", "join", "wrap"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'paceline' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

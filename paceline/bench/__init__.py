@@ -1,0 +1,1 @@
+"""Measuring: clocks, statistics, breakdown, environment. No torch, no other family."""

@@ -1,0 +1,60 @@
+"""What a run ran on: machine, versions, settings that matter. Never a secret, never a whole environment."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+from paceline._version import VERSION
+
+PACKAGES = ("torch", "numpy", "transformers", "torchvision")
+VARIABLES = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "GLOO_SOCKET_IFNAME",
+    "NCCL_SOCKET_IFNAME",
+    "CUDA_VISIBLE_DEVICES",
+)
+
+
+def capture() -> dict[str, Any]:
+    """Facts by name. Only the variables listed above are looked at."""
+    return {
+        "paceline": VERSION,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()}",
+        "machine": platform.machine(),
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory": _memory(),
+        "packages": {name: version for name in PACKAGES if (version := installed(name))},
+        "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+        "argv0": Path(sys.argv[0]).name,
+    }
+
+
+def installed(package: str) -> str | None:
+    """The version of an installed package, without importing it."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+
+
+def _memory() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return 0

@@ -1,0 +1,43 @@
+"""A stopwatch for the parts of a step.
+
+|-- data --|-- forward --|-- backward --|-- exposed --|-- update --|  other = what is left of the step
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import perf_counter
+
+PARTS = ("data", "forward", "backward", "exposed", "update")
+
+
+@dataclass
+class Meter:
+    """Seconds of every step and of its parts. Lapping costs one look at the clock."""
+
+    clock: Callable[[], float] = perf_counter
+    steps: list[float] = field(default_factory=list)
+    parts: dict[str, list[float]] = field(default_factory=lambda: {part: [] for part in PARTS})
+
+    def start(self) -> None:
+        self._began = self._lapped = self.clock()
+        self._sums = dict.fromkeys(PARTS, 0.0)
+
+    def lap(self, part: str) -> None:
+        now = self.clock()
+        self._sums[part] += now - self._lapped
+        self._lapped = now
+
+    def add(self, part: str, seconds: float) -> None:
+        """A part that was timed elsewhere, inside the time since the last lap."""
+        self._sums[part] += seconds
+
+    def resume(self) -> None:
+        """What passed since the last lap has been added already."""
+        self._lapped = self.clock()
+
+    def stop(self) -> None:
+        self.steps.append(self.clock() - self._began)
+        for part, seconds in self._sums.items():
+            self.parts[part].append(seconds)

@@ -1,0 +1,88 @@
+"""From a Run to the objects that carry it out; alone in knowing every family."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+
+from paceline import references, sources
+from paceline.engine.device import Device, find
+from paceline.models.resolve import build as build_workload
+from paceline.run import Run
+from paceline.train.loop import Training
+from paceline.train.pace import Pace
+from paceline.train.recipe import make_optimizer
+from paceline.train.scaling import LossScale
+from paceline.types import Axes, Cursor, View, Workload
+
+
+def workload_of(run: Run) -> Workload:
+    return build_workload(
+        run.model,
+        classes=run.classes,
+        image_size=run.image_size,
+        sequence_length=run.sequence_length,
+        seed=run.seed,
+    )
+
+
+def training_of(run: Run, axes: Axes | None, comm: Any, device: Device | None = None) -> Training:
+    """One rank, ready to step. `axes` is None for a reference."""
+    device = device or find()
+    workload = workload_of(run)
+    model = device.place_model(workload.model)
+    if run.memory_format == "channels_last":
+        model = model.to(memory_format=torch.channels_last)
+    optimizer = make_optimizer(run.optimizer, [p for p in model.parameters() if p.requires_grad])
+    pace = pace_of(run, axes, model, optimizer, comm, device)
+    called = pace.model if run.reference else model
+    view = View(comm.rank, comm.size, comm.placement)
+    return Training(
+        workload=workload,
+        model=torch.compile(called) if run.compile else called,
+        pace=pace,
+        batches=batches_of(run, workload, view, device),
+        rank=comm.rank,
+        accumulate=run.accumulate,
+        precision=run.precision,
+        device="cuda" if device.kind == "cuda" else "cpu",
+    )
+
+
+def pace_of(run: Run, axes: Axes | None, model: Any, optimizer: Any, comm: Any, device: Device) -> Any:
+    """A Pace, or the reference that is raced instead."""
+    settings = {
+        "comm": comm,
+        "device": device,
+        "accumulate": run.accumulate,
+        "clip_norm": run.clip_norm,
+        "loss_scale": LossScale() if run.precision == "fp16" else None,
+    }
+    if axes is None:
+        return references.MENU.load(str(run.reference))(model, optimizer, **settings)
+    return Pace(model, optimizer, axes=axes, clock=time.perf_counter, **settings)
+
+
+def batches_of(run: Run, workload: Workload, view: View, device: Device) -> Any:
+    """This rank's batches, one per backward, on the device."""
+    source = sources.MENU.make(run.source)
+    micro = run.per_worker * view.size
+    channels_last = run.memory_format == "channels_last"
+
+    def place(batch: Any) -> Any:
+        return device.place(_formatted(batch) if channels_last else batch)
+
+    return iter(source.batches(workload, view, micro, Cursor(seed=run.seed), place))
+
+
+def _formatted(batch: Any) -> Any:
+    """Images of a batch in channels_last."""
+    if isinstance(batch, torch.Tensor):
+        return batch.to(memory_format=torch.channels_last) if batch.dim() == 4 else batch
+    if isinstance(batch, dict):
+        return {key: _formatted(value) for key, value in batch.items()}
+    if isinstance(batch, (list, tuple)):
+        return type(batch)(_formatted(value) for value in batch)
+    return batch

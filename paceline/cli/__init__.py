@@ -1,0 +1,76 @@
+"""The command line: one file per verb, which parses, calls jobs/ and prints."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import click
+import typer
+
+from paceline._version import VERSION
+from paceline.errors import PacelineError, Refused
+
+app = typer.Typer(
+    name="paceline",
+    help="Train one model on many workers with any strategy, race strategies, see how they scale.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"paceline {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def _paceline(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    pass
+
+
+def _register() -> None:
+    from paceline.cli import doctor, explain, models, race, run, strategies  # noqa: F401
+
+
+_register()
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Exit code 0 if what was asked was done, 2 for a wrong command, 1 for everything else."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    script: list[str] = []
+    if "--" in words:
+        at = words.index("--")
+        words, script = words[:at], words[at + 1 :]
+    try:
+        code = app(args=words, standalone_mode=False, obj=script)
+    except click.ClickException as problem:
+        problem.show()
+        sys.exit(problem.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(130)
+    except PacelineError as problem:
+        complain(problem)
+        sys.exit(problem.exit_code)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def complain(problem: PacelineError) -> None:
+    """What, why and try; one line each where they are short."""
+    if isinstance(problem, Refused):
+        for line in problem.problems:
+            print(f"error: {_with_try(line)}", file=sys.stderr)
+        return
+    print(f"error: {_with_try(str(problem))}", file=sys.stderr)
+
+
+def _with_try(text: str) -> str:
+    what, found, remedy = text.partition(". try: ")
+    return f"{what}\n  try: {remedy}" if found else what

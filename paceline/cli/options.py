@@ -1,0 +1,104 @@
+"""The flags that describe a run, shared by the verbs that take one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+
+from paceline.errors import UnknownName, WrongCommand
+from paceline.run import Run
+
+Workers = Annotated[int, typer.Option("-np", "--workers", help="Number of workers.")]
+StrategyName = Annotated[
+    str | None,
+    typer.Option(
+        "--strategy",
+        "--dist-optimizer",
+        "--variable-update",
+        help="A named bundle of axes: see paceline strategies.",
+    ),
+]
+RuleText = Annotated[str | None, typer.Option("--rule", help="Axis: what leaves a worker, and when.")]
+ExchangeText = Annotated[str | None, typer.Option("--exchange", help="Axis: how a chunk is combined.")]
+TopologyText = Annotated[str | None, typer.Option("--topology", help="Axis: who mixes with whom.")]
+ScheduleText = Annotated[
+    str | None, typer.Option("--schedule", help="Axis: where gradients are cut: bsp, wfbp, fusion(mb=25).")
+]
+CompressText = Annotated[str | None, typer.Option("--compress", help="Axis: none, cast(bf16), cast(fp16).")]
+MembershipText = Annotated[str | None, typer.Option("--membership", help="Axis: fixed.")]
+CommName = Annotated[str, typer.Option("--comm", help="auto, shm, gloo or nccl.")]
+ModelText = Annotated[
+    str,
+    typer.Option("--model", help="See paceline models; also torchvision:NAME or package.module:function."),
+]
+Classes = Annotated[int | None, typer.Option("--classes", help="Number of classes.")]
+ImageSize = Annotated[int | None, typer.Option("--image-size", help="Pixels per side.")]
+SequenceLength = Annotated[int | None, typer.Option("--sequence-length", help="Tokens per sequence.")]
+BatchSize = Annotated[
+    int | None, typer.Option("--batch-size", "--batch", help="Samples per worker and backward. [default: 32]")
+]
+GlobalBatch = Annotated[int | None, typer.Option("--global-batch", help="Samples of all workers per update.")]
+SourceText = Annotated[str, typer.Option("--source", help="Where batches come from: fake(device), fake(cpu).")]
+FakeLocation = Annotated[
+    str | None, typer.Option("--fake-location", help="The published words for --source: gpu or cpu.")
+]
+OptimizerText = Annotated[str, typer.Option("--optimizer", help="Any of torch.optim, with settings.")]
+MemoryFormat = Annotated[str, typer.Option("--memory-format", help="contiguous or channels_last.")]
+Precision = Annotated[str, typer.Option("--precision", help="fp32, bf16 or fp16 (autocast; fp16 scales the loss).")]
+UseFp16 = Annotated[bool, typer.Option("--use-fp16", help="The published word for --precision fp16.")]
+Compile = Annotated[bool, typer.Option("--compile", "--use-xla-compile", help="torch.compile (needs g++).")]
+Accumulate = Annotated[int, typer.Option("--accumulate", help="Backward passes per update.")]
+ClipNorm = Annotated[float | None, typer.Option("--clip-norm", help="Largest global norm of the mean gradient.")]
+Steps = Annotated[int | None, typer.Option("--steps", help="Updates per repeat. [default: 10]")]
+Epochs = Annotated[int | None, typer.Option("--epochs", help="Epochs of the source, instead of --steps.")]
+Warmup = Annotated[int, typer.Option("--warmup", help="Updates before the clock starts.")]
+Repeats = Annotated[int, typer.Option("--repeats", help="Measured blocks of --steps; the error is over these.")]
+Seed = Annotated[int, typer.Option("--seed", help="Of parameters and of the order of samples.")]
+Threads = Annotated[
+    int | None, typer.Option("--threads", help="Compute threads per worker. [default: cores / workers]")
+]
+Deadline = Annotated[float, typer.Option("--deadline", help="Seconds after which a silent rank is given up.")]
+JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the result here.")]
+
+DEFAULTS = Run()
+
+# The words of the published individual mode: dnn=resnet50 bs=64 nworkers=4
+WORDS = {"dnn": "model", "bs": "batch_size", "nworkers": "workers", "senlen": "sequence_length"}
+LOCATIONS = {"gpu": "fake(device)", "cpu": "fake(cpu)"}
+
+
+def run_from(values: Mapping[str, Any], words: Sequence[str] = ()) -> Run:
+    """A Run from flags and `key=value` words; pydantic's complaints become ours."""
+    settings = {name: value for name, value in values.items() if name in Run.model_fields}
+    location = values.get("fake_location")
+    if location is not None:
+        if location not in LOCATIONS:
+            raise UnknownName("fake location", location, LOCATIONS)
+        settings["source"] = LOCATIONS[location]
+    if values.get("use_fp16"):
+        settings["precision"] = "fp16"
+    settings.update(_from_words(words))
+    try:
+        return Run.model_validate(settings)
+    except ValidationError as problem:
+        first = problem.errors()[0]
+        flag = "--" + str(first["loc"][0]).replace("_", "-")
+        raise WrongCommand(f"{flag} {first['input']}", why=str(first["msg"])) from None
+
+
+def _from_words(words: Sequence[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals:
+            raise WrongCommand(
+                f"{word!r} is not understood", why="words after run are key=value", remedy=f"-- python {word}"
+            )
+        if key not in WORDS:
+            raise UnknownName("word", key, WORDS)
+        found[WORDS[key]] = value
+    return found

@@ -1,0 +1,118 @@
+"""paceline run: train or measure one configuration, or launch any script."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from paceline.cli import app
+from paceline.cli import options as o
+from paceline.cli.show import details, total_line
+from paceline.errors import WrongCommand
+from paceline.record import check_writable, write
+from paceline.run import Run
+
+
+@app.command()
+def run(
+    context: typer.Context,
+    words: Annotated[
+        list[str] | None, typer.Argument(help="dnn=resnet50 bs=64 nworkers=4, or: -- python my_train.py")
+    ] = None,
+    workers: o.Workers = o.DEFAULTS.workers,
+    strategy: o.StrategyName = None,
+    rule: o.RuleText = None,
+    exchange: o.ExchangeText = None,
+    topology: o.TopologyText = None,
+    schedule: o.ScheduleText = None,
+    compress: o.CompressText = None,
+    membership: o.MembershipText = None,
+    comm: o.CommName = o.DEFAULTS.comm,
+    model: o.ModelText = o.DEFAULTS.model,
+    classes: o.Classes = None,
+    image_size: o.ImageSize = None,
+    sequence_length: o.SequenceLength = None,
+    batch_size: o.BatchSize = None,
+    global_batch: o.GlobalBatch = None,
+    source: o.SourceText = o.DEFAULTS.source,
+    fake_location: o.FakeLocation = None,
+    optimizer: o.OptimizerText = o.DEFAULTS.optimizer,
+    memory_format: o.MemoryFormat = o.DEFAULTS.memory_format,
+    precision: o.Precision = o.DEFAULTS.precision,
+    use_fp16: o.UseFp16 = False,
+    compile: o.Compile = False,
+    accumulate: o.Accumulate = o.DEFAULTS.accumulate,
+    clip_norm: o.ClipNorm = None,
+    steps: o.Steps = None,
+    epochs: o.Epochs = None,
+    warmup: o.Warmup = o.DEFAULTS.warmup,
+    repeats: o.Repeats = o.DEFAULTS.repeats,
+    seed: o.Seed = o.DEFAULTS.seed,
+    threads: o.Threads = None,
+    deadline: o.Deadline = o.DEFAULTS.deadline,
+    json: o.JsonFile = None,
+) -> None:
+    """Train or measure one configuration, or launch a script on several workers.
+
+    The last line is `Total img/sec on N CPU(s): X +- Y`: X is the sum of what every rank measured, Y is 1.96
+    standard errors over the repeats inside this run. A script: paceline run -np 4 -- python my_train.py
+    """
+    asked = o.run_from({key: value for key, value in locals().items() if key != "context"}, words or ())
+    if json is not None:
+        check_writable(json)
+    if context.obj:
+        if json is not None:
+            raise WrongCommand("--json with a script", why="a script makes its own results", remedy="leave --json out")
+        _launch(asked, context)
+        return
+    _measure(asked, json)
+
+
+def _measure(run: Run, json: o.JsonFile) -> None:
+    from paceline.jobs.events import write_events
+    from paceline.jobs.measure import check, measure
+
+    for note in check(run):
+        print(f"note: {note}", flush=True)
+    print(f"{run.text}\nstarting {run.workers} worker(s) ...", flush=True)
+    record, events = measure(run)
+    if json is not None:
+        record = record.model_copy(update={"events": write_events(json, events)})
+        write(json, record.to_json())
+    for line in details(record):
+        print(line)
+    if json is not None:
+        print(f"record: {json}")
+    print(total_line(record), flush=True)
+
+
+def _launch(run: Run, context: typer.Context) -> None:
+    """Only what stands on the command line reaches the script, so that its own choices hold otherwise."""
+    from paceline.compose import compose
+    from paceline.jobs.measure import machine
+    from paceline.jobs.script import launch
+
+    given = [name for name in Run.model_fields if _was_given(context, name)]
+    foreign = [name for name in given if name not in _FOR_SCRIPTS]
+    if foreign:
+        flags = ", ".join("--" + name.replace("_", "-") for name in foreign)
+        raise WrongCommand(
+            f"{flags} with a script",
+            why="the script chooses model, data and steps itself",
+            remedy="leave it out",
+        )
+    compose(run, machine())
+    choices = {name: getattr(run, name) for name in given if name not in ("workers", "threads")}
+    launch(context.obj, workers=run.workers, choices=choices, threads=run.threads)
+
+
+_FOR_SCRIPTS = (
+    *("workers", "strategy", "rule", "exchange", "topology", "schedule", "compress", "membership"),
+    *("comm", "deadline", "threads"),
+)
+
+
+def _was_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"

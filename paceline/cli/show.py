@@ -1,0 +1,57 @@
+"""Records and tables as text that fits in 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from paceline.bench.stats import Interval
+from paceline.record import Record
+
+
+def total_line(record: Record) -> str:
+    """The line that people's scripts already parse."""
+    total = record.rate["total"]
+    device = "GPU" if record.device == "cuda" else "CPU"
+    return f"Total {record.unit}/sec on {record.workers} {device}(s): {total['mean']:.1f} +- {total['error']:.1f}"
+
+
+def details(record: Record) -> Iterator[str]:
+    step, parts = record.step, record.breakdown
+    yield (
+        f"step    median {step['median'] * 1e3:.1f} ms, p95 {step['p95'] * 1e3:.1f} ms, "
+        f"max {step['max'] * 1e3:.1f} ms ({record.verdict})"
+    )
+    shown = [f"{name} {parts[name] * 1e3:.1f}" for name in parts if name != "step"]
+    yield "parts   " + ", ".join(shown) + " ms"
+    received = sum(record.bytes["received_per_step"]) / record.workers
+    chunks = record.plan.get("chunks")
+    cut = f" in {chunks} chunk(s)" if chunks else ""
+    yield f"bytes   {size(received)} received per worker and step{cut} over {record.comm}"
+    yield f"memory  {size(max(record.resources['pss_peak']))} at most per worker (PSS)"
+    for note in record.notes:
+        yield f"note    {note}"
+    for incident in record.incidents:
+        yield f"note    {incident['what']}: {incident['count']}"
+
+
+def size(nbytes: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if nbytes < 1000 or unit == "GB":
+            return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"
+        nbytes /= 1000
+    raise AssertionError
+
+
+def plus_minus(interval: Interval, digits: int = 2) -> str:
+    if interval.low is None or interval.high is None:
+        return f"{interval.centre:.{digits}f}"
+    half = (interval.high - interval.low) / 2
+    return f"{interval.centre:.{digits}f} +- {half:.{digits}f}"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Columns as wide as they need to be; the first one left, the others right."""
+    widths = [max(len(row[k]) for row in [head, *rows]) for k in range(len(head))]
+    for row in [head, ["-" * width for width in widths], *rows]:
+        cells = [row[0].ljust(widths[0])] + [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        yield "  ".join(cells).rstrip()

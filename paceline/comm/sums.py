@@ -1,0 +1,60 @@
+"""Adding the same range of several ranks' vectors, in rank order, for any dtype.
+
+Half-precision numbers are added in float32 and rounded once; unsigned integers, which torch cannot add,
+are added as signed ones of the same width (the bits are the same); booleans are combined with "or".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+# Half a megabyte of float32: the running sum of more than two ranks stays in the second-level cache.
+BLOCK = 1 << 17
+
+_AS_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+_ROUNDED = {torch.float16, torch.bfloat16}
+
+
+def sum_into(out: Tensor, parts: Sequence[Tensor]) -> None:
+    """out = parts[0] + parts[1] + ... ; flat vectors of one dtype and length."""
+    if out.dtype in _AS_SIGNED:
+        signed = _AS_SIGNED[out.dtype]
+        return sum_into(out.view(signed), [part.view(signed) for part in parts])
+    if len(parts) == 1:
+        out.copy_(parts[0])
+    elif out.dtype in _ROUNDED or (out.dtype.is_floating_point and out.itemsize == 1):
+        _blocks(out, parts, _sum_rounded)
+    elif out.dtype == torch.bool:
+        _blocks(out, parts, _any)
+    elif len(parts) == 2:
+        torch.add(parts[0], parts[1], out=out)
+    else:
+        _blocks(out, parts, _sum)
+    return None
+
+
+def _blocks(out: Tensor, parts: Sequence[Tensor], add) -> None:  # type: ignore[no-untyped-def]
+    for start in range(0, out.numel(), BLOCK):
+        add(out[start : start + BLOCK], [part[start : start + BLOCK] for part in parts])
+
+
+def _sum(out: Tensor, parts: Sequence[Tensor]) -> None:
+    torch.add(parts[0], parts[1], out=out)
+    for part in parts[2:]:
+        out.add_(part)
+
+
+def _sum_rounded(out: Tensor, parts: Sequence[Tensor]) -> None:
+    total = parts[0].float()
+    for part in parts[1:]:
+        total.add_(part.float())
+    out.copy_(total)
+
+
+def _any(out: Tensor, parts: Sequence[Tensor]) -> None:
+    torch.logical_or(parts[0], parts[1], out=out)
+    for part in parts[2:]:
+        torch.logical_or(out, part, out=out)

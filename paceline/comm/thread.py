@@ -1,0 +1,101 @@
+"""Ranks as threads of one process: the same collectives as shm, for tests."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from paceline.comm.lockstep import Lockstep
+
+
+class ThreadGroup:
+    """What the ranks of one group share."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.moved = threading.Condition()
+        self.counts = [[0] * size, [0] * size]
+        self.excuses: list[str | None] = [None] * size
+        self.table: list[Tensor | None] = [None] * size
+
+
+class ConditionCounters:
+    """Two counters per rank behind one condition."""
+
+    def __init__(self, rank: int, group: ThreadGroup) -> None:
+        self._rank, self._group = rank, group
+
+    def value(self, kind: int, rank: int) -> int:
+        return self._group.counts[kind][rank]
+
+    def bump(self, kind: int) -> None:
+        with self._group.moved:
+            self._group.counts[kind][self._rank] += 1
+            self._group.moved.notify_all()
+
+    def sleep(self, kind: int, rank: int, seen: int, seconds: float) -> None:
+        with self._group.moved:
+            self._group.moved.wait_for(lambda: self._group.counts[kind][rank] != seen, seconds)
+
+    def name(self, rank: int) -> str:
+        return f"rank {rank}"
+
+    def excuse(self, rank: int) -> str | None:
+        return self._group.excuses[rank]
+
+    def leave(self, why: str) -> None:
+        with self._group.moved:
+            self._group.excuses[self._rank] = "left the group" if why == "left" else "failed"
+            self._group.moved.notify_all()
+
+
+class ThreadComm(Lockstep):
+    """One rank of a group of threads."""
+
+    def __init__(self, rank: int, group: ThreadGroup, deadline: float = 60.0) -> None:
+        self._group = group
+        super().__init__(rank, group.size, ConditionCounters(rank, group), deadline)
+
+    def _map_all(self, nbytes: int) -> Sequence[Tensor]:
+        self._group.table[self.rank] = torch.zeros(nbytes, dtype=torch.uint8)
+        return self._collect(range(self.size))
+
+    def _map_one(self, nbytes: int) -> Tensor:
+        if self.rank == 0:
+            self._group.table[0] = torch.zeros(nbytes, dtype=torch.uint8)
+        return self._collect(range(1))[0]
+
+    def _collect(self, owners: range) -> list[Tensor]:
+        self.barrier()
+        views = [view for view in (self._group.table[owner] for owner in owners) if view is not None]
+        self.barrier()
+        return views
+
+
+def run_ranks(size: int, work: Callable[[ThreadComm], Any]) -> list[Any]:
+    """Run `work(comm)` on `size` threads and return what each gave; the first failure is raised."""
+    group = ThreadGroup(size)
+    results: list[Any] = [None] * size
+    failures: list[tuple[float, BaseException]] = []
+
+    def body(rank: int) -> None:
+        comm = ThreadComm(rank, group)
+        try:
+            results[rank] = work(comm)
+            comm.close()
+        except BaseException as problem:
+            failures.append((len(failures), problem))
+            comm.close("failed")
+
+    threads = [threading.Thread(target=body, args=(rank,), name=f"rank {rank}") for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0][1]
+    return results

@@ -1,0 +1,155 @@
+"""torch.distributed as a comm: gloo for CPU tensors, nccl for CUDA tensors.
+
+Bytes are those of the ring that both libraries use for large sums; nothing on this side can count them.
+The nccl path is written but has not been run on a GPU yet.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from paceline.comm.lockstep import DEADLINE, parts_of
+from paceline.errors import PeerLost
+from paceline.types import spread
+
+
+class TorchWork:
+    """A torch.distributed work handle with what is left to do after it."""
+
+    def __init__(self, comm: TorchDist, work: Any, what: str, after: Callable[[], Any] | None = None) -> None:
+        self._comm, self._work, self._what, self._after = comm, work, what, after
+
+    def wait(self, deadline: float | None = None) -> None:
+        if self._work is None:
+            return
+        seconds = self._comm.deadline if deadline is None else deadline
+        try:
+            self._work.wait(timedelta(seconds=seconds))
+        except RuntimeError as problem:
+            raise PeerLost(
+                f"a rank stopped answering rank {self._comm.rank} in {self._what}", why=_first_line(problem)
+            ) from None
+        self._finish()
+
+    def done(self) -> bool:
+        if self._work is None:
+            return True
+        if not self._work.is_completed():
+            return False
+        self.wait()
+        return True
+
+    def _finish(self) -> None:
+        self._work = None
+        if self._after is not None:
+            self._after()
+
+
+class TorchDist:
+    """The collectives of one process group."""
+
+    shares_results = False
+
+    backend = ""
+
+    def __init__(
+        self, rank: int, size: int, store: Any = None, deadline: float = DEADLINE, nodes: tuple[int, ...] = ()
+    ) -> None:
+        self.rank, self.size, self.deadline = rank, size, deadline
+        self.placement = nodes or (0,) * size
+        self._received = [0] * size
+        self._owns = not dist.is_initialized()
+        if self._owns:
+            if len(set(self.placement)) == 1:
+                os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # loopback unless asked otherwise
+            dist.init_process_group(
+                self.backend, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=deadline)
+            )
+            self._group = dist.group.WORLD
+        else:
+            self._group = dist.new_group(backend=self.backend, timeout=timedelta(seconds=deadline))
+
+    def allocate(self, numel: int, dtype: torch.dtype) -> Tensor:
+        return torch.zeros(numel, dtype=dtype, device=self._device())
+
+    def allocate_result(self, numel: int, dtype: torch.dtype) -> Tensor:
+        return torch.zeros(numel, dtype=dtype, device=self._device())
+
+    def _device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def all_sum(self, src: Tensor, dst: Tensor, key: object = "") -> TorchWork:
+        if not src.numel():
+            return TorchWork(self, None, "")
+        dst.copy_(src)
+        bounds = parts_of(src, self.size)
+        mine = bounds[self.rank + 1] - bounds[self.rank]
+        for peer in range(self.size):
+            if peer != self.rank:
+                self._received[peer] += (mine + bounds[peer + 1] - bounds[peer]) * src.itemsize
+        return self._start("all_sum", key, dist.all_reduce(dst, group=self._group, async_op=True))
+
+    def reduce_scatter(self, src: Tensor, dst: Tensor, key: object = "") -> TorchWork:
+        bounds = spread(src.numel(), self.size)
+        total = torch.empty_like(src)
+        work = self.all_sum(src, total, key)
+        work._after = lambda: dst.copy_(total[bounds[self.rank] : bounds[self.rank + 1]])
+        return work
+
+    def all_gather(self, src: Tensor, dst: Tensor, key: object = "") -> TorchWork:
+        if not src.numel():
+            return TorchWork(self, None, "")
+        rows = list(dst.view(self.size, src.numel()).unbind())
+        for peer in range(self.size):
+            self._received[peer] += src.nbytes if peer != self.rank else 0
+        work = dist.all_gather(rows, src.reshape(-1).contiguous(), group=self._group, async_op=True)
+        return self._start("all_gather", key, work)
+
+    def broadcast(self, tensor: Tensor, root: int = 0, key: object = "") -> TorchWork:
+        if not tensor.numel():
+            return TorchWork(self, None, "")
+        dense = tensor.contiguous().to(self._device())
+        if self.rank != root:
+            self._received[root] += tensor.nbytes
+        work = self._start("broadcast", key, dist.broadcast(dense, root, group=self._group, async_op=True))
+        if dense is not tensor:
+            work._after = lambda: tensor.copy_(dense)
+        return work
+
+    def barrier(self, deadline: float | None = None) -> None:
+        self._start("barrier", "", dist.barrier(group=self._group, async_op=True)).wait(deadline)
+
+    def _start(self, verb: str, key: object, work: Any) -> TorchWork:
+        return TorchWork(self, work, f"{verb} of {key}" if str(key) else verb)
+
+    def progress(self) -> None:
+        """torch.distributed has threads of its own."""
+
+    def received(self) -> tuple[int, ...]:
+        return tuple(self._received)
+
+    def close(self, failure: str = "") -> None:
+        if self._owns and dist.is_initialized() and not failure:
+            dist.destroy_process_group()
+
+
+class GlooComm(TorchDist):
+    backend = "gloo"
+
+
+class NcclComm(TorchDist):
+    backend = "nccl"
+
+    def _device(self) -> torch.device:
+        return torch.device("cuda", torch.cuda.current_device())
+
+
+def _first_line(problem: BaseException) -> str:
+    return str(problem).splitlines()[0][:200] if str(problem) else type(problem).__name__

@@ -1,0 +1,224 @@
+"""Every refusal and every note: which members go together, decided by their traits alone.
+
+A refusal says what, why and what to try. All problems are reported at once; nothing falls back silently.
+`compose(run)` is called before any worker starts and loads no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from paceline import compressors, exchanges, memberships, rules, schedules, sources
+from paceline.comm import MENU as COMMS
+from paceline.errors import PacelineError, Refused, WrongCommand
+from paceline.grammar import parse
+from paceline.run import Run
+from paceline.strategies import find
+from paceline.types import Axes
+
+MENUS = {
+    "rule": rules.MENU,
+    "exchange": exchanges.MENU,
+    "schedule": schedules.MENU,
+    "compressor": compressors.MENU,
+    "membership": memberships.MENU,
+}
+FLAGS = {"compressor": "compress"}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the machine offers, as far as it decides whether a run can start."""
+
+    gpus: int = 0
+
+
+def axes_of(run: Run) -> Axes:
+    """The members that a run names: its strategy's, each replaced by an axis that is given."""
+    strategy = find(run.strategy or "allreduce")
+    members = {}
+    for axis, menu in MENUS.items():
+        given = getattr(run, FLAGS.get(axis, axis))
+        members[axis] = menu.make(given if given is not None else getattr(strategy, axis))
+    return Axes(**members)
+
+
+def compose(run: Run, machine: Machine | None = None) -> Axes | None:
+    """The axes of a sound run, with its notes; None for a reference. Raises Refused with every problem."""
+    problems: list[str] = []
+    axes: Axes | None = None
+    try:
+        axes = None if run.reference else axes_of(run)
+        _check_words(run)
+    except WrongCommand as problem:
+        problems.append(str(problem))
+    problems += [str(problem) for check in _RUN_CHECKS for problem in check(run, machine or Machine())]
+    if axes is not None:
+        problems += [str(problem) for rule in _AXES_CHECKS for problem in rule(axes)]
+    if problems:
+        raise Refused(problems)
+    return None if axes is None else Axes(**{**vars(axes), "notes": tuple(_notes(run, axes))})
+
+
+def _check_words(run: Run) -> None:
+    """Words whose members are built by the workers: only their spelling is checked here."""
+    if run.comm != "auto":
+        COMMS.check(run.comm)
+    sources.MENU.make(run.source)
+    parse(run.optimizer)
+
+
+# what a run may not ask for ------------------------------------------------------------------------
+
+RunCheck = Callable[[Run, Machine], Iterator[PacelineError]]
+
+
+def _counts(run: Run, machine: Machine) -> Iterator[PacelineError]:
+    for name, (flag, unit) in _AT_LEAST_ONE.items():
+        value = getattr(run, name)
+        if value is not None and value < 1:
+            yield WrongCommand(f"{flag} {value}", why=f"at least 1 {unit} is needed")
+    if run.warmup < 0:
+        yield WrongCommand(f"--warmup {run.warmup}", why="it cannot be negative")
+    if run.clip_norm is not None and not run.clip_norm > 0:
+        yield WrongCommand(f"--clip-norm {run.clip_norm:g}", why="a norm is above 0")
+    if not run.deadline > 0:
+        yield WrongCommand(f"--deadline {run.deadline:g}", why="it must be above 0 seconds")
+
+
+_AT_LEAST_ONE = {
+    "workers": ("-np", "worker"),
+    "batch_size": ("--batch-size", "sample"),
+    "global_batch": ("--global-batch", "sample"),
+    "steps": ("--steps", "step"),
+    "epochs": ("--epochs", "epoch"),
+    "repeats": ("--repeats", "repeat"),
+    "accumulate": ("--accumulate", "backward"),
+    "classes": ("--classes", "class"),
+    "image_size": ("--image-size", "pixel"),
+    "sequence_length": ("--sequence-length", "token"),
+    "threads": ("--threads", "thread"),
+}
+
+
+def _one_batch(run: Run, machine: Machine) -> Iterator[PacelineError]:
+    if run.batch_size is not None and run.global_batch is not None:
+        yield WrongCommand(
+            f"--batch-size {run.batch_size} beside --global-batch {run.global_batch}",
+            why="the first is per worker, the second for all workers together",
+            remedy="give one of them",
+        )
+    parts = max(1, run.workers * run.accumulate)
+    if run.batch_size is None and run.global_batch and run.global_batch % parts:
+        yield WrongCommand(
+            f"--global-batch {run.global_batch}",
+            why=f"{run.workers} workers x {run.accumulate} backward each cannot share it evenly",
+            remedy=f"--global-batch {max(1, run.global_batch // parts) * parts}",
+        )
+
+
+def _one_length(run: Run, machine: Machine) -> Iterator[PacelineError]:
+    if run.steps is not None and run.epochs is not None:
+        yield WrongCommand(
+            f"--steps {run.steps} beside --epochs {run.epochs}",
+            why="both say how long to train",
+            remedy="give one of them",
+        )
+
+
+def _comm_has_device(run: Run, machine: Machine) -> Iterator[PacelineError]:
+    if run.comm == "nccl" and not machine.gpus:
+        yield WrongCommand("--comm nccl", why="this machine has no GPU", remedy="--comm auto")
+    if run.comm == "thread":
+        yield WrongCommand("--comm thread", why="it joins threads of one process, for tests", remedy="--comm auto")
+
+
+def _reference_is_alone(run: Run, machine: Machine) -> Iterator[PacelineError]:
+    if run.reference is None:
+        return
+    given = [flag for flag in ("rule", "exchange", "topology", "schedule", "compress") if getattr(run, flag)]
+    for flag in given:
+        yield WrongCommand(
+            f"--{flag} {getattr(run, flag)} beside --strategy {run.reference}",
+            why=f"{run.reference} is a reference, not made of axes",
+            remedy="leave it out, or race --strategy allreduce with it",
+        )
+
+
+def _topology_is_used(run: Run, machine: Machine) -> Iterator[PacelineError]:
+    if run.topology is None or run.reference:
+        return
+    try:
+        exchange = axes_of(run).exchange
+    except WrongCommand:
+        return
+    if not exchange.takes_topology:
+        yield WrongCommand(
+            f"--topology {run.topology} with exchange {exchange}",
+            why=f"{exchange} combines all ranks and mixes with no neighbors",
+            remedy="leave --topology out",
+        )
+
+
+_RUN_CHECKS: tuple[RunCheck, ...] = (
+    _counts,
+    _one_batch,
+    _one_length,
+    _comm_has_device,
+    _reference_is_alone,
+    _topology_is_used,
+)
+
+
+# which members go together --------------------------------------------------------------------------
+
+
+def consensus_lanes(axes: Axes) -> Iterator[PacelineError]:
+    """R1: a lane that needs consensus on an exchange without it diverges."""
+    for lane in axes.rule.lanes:
+        if lane.needs_consensus and not axes.exchange.consensus:
+            yield WrongCommand(
+                f"rule {axes.rule} over exchange {axes.exchange}",
+                why=f"the {lane.name} of every rank must become the same, and this exchange leaves them different",
+                remedy="--exchange allreduce, or --rule atc",
+            )
+
+
+def lossless_parameters(axes: Axes) -> Iterator[PacelineError]:
+    """R3: no lossy compressor on a parameter lane."""
+    for lane in axes.rule.lanes:
+        if axes.compressor.loss == "lossy" and not lane.lossy_ok:
+            yield WrongCommand(
+                f"compressor {axes.compressor} with rule {axes.rule}",
+                why=f"what it drops from the {lane.name} is lost for good",
+                remedy="--compress none, or --compress 'cast(bf16)'",
+            )
+
+
+def elastic_steps_end(axes: Axes) -> Iterator[PacelineError]:
+    """R4: elastic excludes schedules that cross the step."""
+    if axes.membership.elastic and axes.schedule.crosses_step:
+        yield WrongCommand(
+            f"schedule {axes.schedule} with membership {axes.membership}",
+            why="a step that another step already builds on cannot be taken back when a worker dies",
+            remedy="--schedule fusion",
+        )
+
+
+_AXES_CHECKS: tuple[Callable[[Axes], Iterator[PacelineError]], ...] = (
+    consensus_lanes,
+    lossless_parameters,
+    elastic_steps_end,
+)
+
+
+def _notes(run: Run, axes: Axes) -> Iterator[str]:
+    if not axes.compressor.summable and axes.exchange.name == "allreduce":
+        yield f"{axes.compressor} cannot be summed on the way: payloads travel as all-gather"
+    if axes.compressor.biased and axes.compressor.loss == "lossy":
+        yield f"{axes.compressor} is biased and has no feedback: it may converge to another point"
+    if axes.compressor.loss == "rounding":
+        yield f"{axes.compressor} rounds gradients before they are added"
+    if run.precision == "fp16" and not run.clip_norm:
+        yield "fp16 scales the loss; a step whose gradient overflows is skipped on all ranks"

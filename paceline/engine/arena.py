@@ -1,0 +1,79 @@
+"""All tensors of one dtype as one vector, twice: what leaves this rank, and what comes back.
+
+    source   | grad 0 | grad 1 | ... | flags |      written by this rank only
+    result   | mean 0 | mean 1 | ... | counts |     the sum over ranks; on shm one memory for the whole host
+
+The source is filled by moving fresh gradients into it; `p.grad` becomes a view of the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from paceline.protocols import Codec, Comm, Compressor
+from paceline.types import Layout, Slot
+
+
+class Arena:
+    """Tensors that look like `likes`, in that order. Changing the order moves no memory."""
+
+    def __init__(self, names: Sequence[str], likes: Sequence[Tensor], comm: Comm, compressor: Compressor) -> None:
+        self._comm, self._compressor = comm, compressor
+        self.dtype = likes[0].dtype
+        numel = sum(like.numel() for like in likes) + len(likes)
+        self.source = comm.allocate(numel, self.dtype)
+        self._lay_out(names, likes)
+        # A codec writes the whole result on every rank, so then each rank has its own.
+        if self.codec is None:
+            self.result = comm.allocate_result(numel, self.dtype)
+        else:
+            self.result = torch.zeros_like(self.source)
+        self.shared = comm.shares_results and self.codec is None
+        self._make_views()
+
+    def _lay_out(self, names: Sequence[str], likes: Sequence[Tensor]) -> None:
+        self._names, self._likes = list(names), list(likes)
+        slots = tuple(Slot(name, like.numel()) for name, like in zip(names, likes, strict=True))
+        self.layout = Layout(slots, self.dtype.itemsize, tail=len(slots))
+        self.codec: Codec | None = self._compressor.bind(self.layout, self._comm, self.dtype)
+
+    def _make_views(self) -> None:
+        self.source_views = self.views(self.source)
+        self.result_views = self.views(self.result)
+        self.flags = self.source[self.layout.offsets[-1] :]
+        self.flags.fill_(1)
+
+    def reorder(self, order: Sequence[int]) -> None:
+        """Lay the slots out in a new order; between steps only."""
+        self._lay_out([self._names[i] for i in order], [self._likes[i] for i in order])
+        self._make_views()
+
+    def views(self, vector: Tensor) -> list[Tensor]:
+        """A vector of this layout as tensors of the original shapes and memory formats."""
+        return [
+            _shaped(vector[start : start + like.numel()], like)
+            for start, like in zip(self.layout.offsets, self._likes, strict=False)
+        ]
+
+    def counts(self) -> list[float]:
+        """How many ranks had a gradient for each slot."""
+        return [float(count) for count in self.result[self.layout.offsets[-1] :].tolist()]
+
+    @property
+    def mean(self) -> Tensor:
+        """The result without its flags."""
+        return self.result[: self.layout.offsets[-1]]
+
+
+def _shaped(flat: Tensor, like: Tensor) -> Tensor:
+    if like.is_contiguous() or not _dense(like):
+        return flat.view(like.shape)
+    return flat.as_strided(like.shape, like.stride(), flat.storage_offset())
+
+
+def _dense(tensor: Tensor) -> bool:
+    """Whether a tensor fills its memory without holes or overlaps, as channels_last tensors do."""
+    return torch._prims_common.is_non_overlapping_and_dense_or_false(tensor)

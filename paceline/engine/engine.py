@@ -1,0 +1,169 @@
+"""Binds arenas, dispatcher and channel: slots come in, units leave, results are there after `finish`.
+
+offer(slot) -> dispatcher -> channel.start(unit) -> ... -> finish(): wait for all, in order
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from paceline.engine.arena import Arena
+from paceline.engine.device import Device
+from paceline.engine.dispatch import Dispatcher
+from paceline.protocols import Channel, Comm, Compressor, Exchange, Schedule, Work
+from paceline.types import Chunk, Event, Profile, Unit, View
+
+Clock = Callable[[], float]
+
+
+class Engine:
+    """The gradients (or whatever a rule sends) of one model, step after step.
+
+    Slots are numbered over all arenas: arena 0 first. A model with one dtype has one arena.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        likes: Sequence[Tensor],
+        *,
+        comm: Comm,
+        view: View,
+        exchange: Exchange,
+        schedule: Schedule,
+        compressor: Compressor,
+        device: Device,
+        clock: Clock,
+    ) -> None:
+        self.comm, self.device, self._schedule, self._clock = comm, device, schedule, clock
+        self._exchange = exchange
+        self._channel: Channel = exchange.join(comm, view)
+        self.order: list[int] = []  # position of slot k among `likes`
+        self.arenas: list[Arena] = []
+        for dtype in dict.fromkeys(like.dtype for like in likes):
+            chosen = [k for k, like in enumerate(likes) if like.dtype == dtype]
+            self.order += chosen
+            self.arenas.append(Arena([names[k] for k in chosen], [likes[k] for k in chosen], comm, compressor))
+        self.log: list[Event] | None = None
+        self._plan()
+
+    def _plan(self) -> None:
+        """Cut every arena, then interleave the chunks by the slot that they wait for last."""
+        found: list[tuple[int, Chunk, tuple[int, ...]]] = []
+        first = 0
+        for index, arena in enumerate(self.arenas):
+            plan = self._schedule.plan(Profile(arena.layout), lambda nbytes: nbytes / 1e9)
+            count = len(arena.layout.slots)
+            for chunk in plan.chunks(index):
+                tail = chunk.stop == arena.layout.numel
+                slots = range(count) if tail else arena.layout.slots_in(chunk.start, chunk.stop)
+                needs = tuple(first + slot for slot in slots)
+                found.append((max(needs, default=first) - first, chunk, needs))
+            first += count
+        found.sort(key=lambda entry: (entry[0], entry[1].arena, entry[1].start))
+        self.chunks = [Chunk(k, c.start, c.stop, c.arena) for k, (_, c, _) in enumerate(found)]
+        self._dispatcher = Dispatcher([needs for _, _, needs in found], phases=self._exchange.phases)
+        self._slots = [(arena, i) for arena in self.arenas for i in range(len(arena.layout.slots))]
+        self._sources = [view for arena in self.arenas for view in arena.source_views]
+
+    # one step -----------------------------------------------------------------------------------
+
+    def begin(self, step: int) -> None:
+        self._flying: list[tuple[Unit, Work]] = []
+        self.arrived: dict[int, None] = {}  # a set that keeps the order
+        self._note("begin", step)
+        self._send(self._dispatcher.begin(step))
+
+    def name_of(self, slot: int) -> str:
+        arena, index = self._slots[slot]
+        return arena.layout.slots[index].name
+
+    def source(self, slot: int) -> Tensor:
+        return self._sources[slot]
+
+    def offer(self, slot: int) -> None:
+        """The source of a slot is filled: whatever may leave now, leaves."""
+        self.arrived[slot] = None
+        self._ready(slot)
+        self.comm.progress()
+
+    def _ready(self, slot: int) -> None:
+        if self.log is not None:
+            self._note("ready", self._dispatcher.step, slot)
+        units = self._dispatcher.ready(slot)
+        if units:
+            self._send(units)
+
+    def missing(self) -> list[int]:
+        """Slots that were not offered in this step."""
+        return [slot for slot in range(len(self._sources)) if slot not in self.arrived]
+
+    def finish(self) -> None:
+        """Give empty slots a zero and a lowered flag, then wait until every unit is back."""
+        absent = self.missing()
+        self._flag(absent, 0)
+        for slot in absent:
+            self._sources[slot].zero_()
+            self._ready(slot)
+        self._wait()
+        self._flag(absent, 1)
+        self.device.rejoin()
+
+    def _flag(self, slots: Sequence[int], value: int) -> None:
+        for slot in slots:
+            arena, index = self._slots[slot]
+            arena.flags[index] = value
+
+    def _wait(self) -> None:
+        position = 0
+        while position < len(self._flying):
+            unit, work = self._flying[position]
+            work.wait()
+            self._note("back", unit.step, unit.chunk, unit.phase)
+            self._send(self._dispatcher.back(unit))
+            position += 1
+
+    def _send(self, units: Sequence[Unit]) -> None:
+        for unit in units:
+            chunk = self.chunks[unit.chunk]
+            arena = self.arenas[chunk.arena]
+            part = slice(chunk.start, chunk.stop)
+            self._note("leave", unit.step, unit.chunk, unit.phase)
+            with self.device.sending(self.device.mark()):
+                work = self._channel.start(unit, chunk, arena.source[part], arena.result[part], arena.codec)
+            self._flying.append((unit, work))
+
+    def _note(self, kind: str, step: int, what: int = -1, phase: int = 0) -> None:
+        if self.log is not None:
+            self.log.append(Event(self._clock(), kind, step, what, phase))
+
+    # between steps ------------------------------------------------------------------------------
+
+    def adopt_order(self) -> list[int]:
+        """Lay arenas out in the order in which rank 0's gradients became ready in this step.
+
+        Returns where each new slot was before, for those who number by slot.
+        """
+        ranks = torch.tensor([*self.arrived, *self.missing()], dtype=torch.int64)
+        self.comm.broadcast(ranks, 0, "the order of gradients").wait()
+        moved: list[int] = []
+        first = 0
+        for arena in self.arenas:
+            count = len(arena.layout.slots)
+            local = [slot - first for slot in ranks.tolist() if first <= slot < first + count]
+            arena.reorder(local)
+            moved += [first + slot for slot in local]
+            first += count
+        self.order = [self.order[slot] for slot in moved]
+        self._plan()
+        return moved
+
+    def state(self) -> dict[str, Any]:
+        return {"channel": dict(self._channel.state())}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._channel.restore(state["channel"])

@@ -1,0 +1,91 @@
+"""Every error that paceline raises on purpose.
+
+    PacelineError
+    ├── WrongCommand       the request cannot be carried out as written       exit code 2
+    │   ├── UnknownName        a word that is in no menu; carries the nearest one
+    │   ├── BadMember          a member with a wrong, missing or extra setting
+    │   ├── Refused            a combination that is unsound; lists every reason
+    │   └── MissingPackage     an optional package is needed; carries the pip line
+    ├── WorkloadError      a model, loss or batch that cannot be trained
+    │   └── NonFinite          a loss or gradient that is NaN or infinite, with rank and step
+    ├── NoRoom             shared memory or disk is too small for what was asked
+    ├── PeerLost           another rank died, left or stopped answering
+    └── WorkerFailed       the launcher saw a worker end badly
+
+A message has three parts: what (in the user's own words), why, and what to try.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class PacelineError(Exception):
+    """what, why and try, joined into one message."""
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, why: str = "", remedy: str = "") -> None:
+        self.what, self.why, self.remedy = what, why, remedy
+        text = what if not why else f"{what}: {why}"
+        super().__init__(text if not remedy else f"{text}. try: {remedy}")
+
+
+class WrongCommand(PacelineError):
+    exit_code = 2
+
+
+class UnknownName(WrongCommand):
+    """A word that no menu knows."""
+
+    def __init__(self, kind: str, name: str, menu: Iterable[str]) -> None:
+        known = sorted(menu)
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]}? " if near else ""
+        super().__init__(f"{kind} {name!r} does not exist", remedy=f"{hint}known: {', '.join(known)}")
+        self.nearest = near[0] if near else None
+
+
+class BadMember(WrongCommand):
+    """A member written with settings that it does not take."""
+
+
+class Refused(WrongCommand):
+    """A combination that compose.py does not let through."""
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(self.problems))
+
+
+class MissingPackage(WrongCommand):
+    """A member that needs an optional package."""
+
+    def __init__(self, what: str, *, package: str, extra: str | None = None) -> None:
+        line = f"pip install 'paceline[{extra}]'" if extra else f"pip install {package}"
+        super().__init__(f"{what} needs {package}", remedy=line)
+
+
+class WorkloadError(PacelineError):
+    """The model, its loss or its batch cannot be trained."""
+
+
+class NonFinite(WorkloadError):
+    """NaN or infinity where a number was needed."""
+
+
+class NoRoom(PacelineError):
+    """Not enough shared memory or disk."""
+
+
+class PeerLost(PacelineError):
+    """Another rank died, left or stopped answering."""
+
+    def __init__(self, what: str, *, rank: int | None = None, why: str = "", remedy: str = "") -> None:
+        self.rank = rank
+        super().__init__(what, why=why, remedy=remedy)
+
+
+class WorkerFailed(PacelineError):
+    """A worker process ended badly; names rank, pid and signal or exit code."""

@@ -1,0 +1,5 @@
+"""How one chunk is combined among ranks."""
+
+from paceline.menu import Menu
+
+MENU = Menu("exchange", {"allreduce": "paceline.exchanges.allreduce:AllReduce"})

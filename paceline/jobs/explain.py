@@ -1,0 +1,81 @@
+"""What a run would do, without running it: members, notes, chunks and traffic. Loads no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+
+from paceline.compose import compose
+from paceline.jobs.measure import check, machine
+from paceline.models.layouts import layout_of
+from paceline.run import Run
+from paceline.types import Axes, Cluster, Flow, Layout, Profile
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """`received` is per worker and step, in bytes; None where the model's tensors are not known here."""
+
+    run: Run
+    axes: Axes | None
+    notes: tuple[str, ...]
+    model_bytes: int | None = None
+    chunks: tuple[int, ...] = ()
+    received: tuple[int, ...] = ()
+    rounds: int = 0
+
+
+def explain(run: Run) -> Explanation:
+    notes = tuple(check(run))
+    axes = compose(run, machine())
+    slots = layout_of(run.model)
+    if axes is None or slots is None:
+        return Explanation(run, axes, notes)
+    # gradients become ready from the last layer to the first, and every slot has a flag behind them
+    layout = Layout(tuple(reversed(slots)), 4, tail=len(slots))
+    plan = axes.schedule.plan(Profile(layout), lambda nbytes: nbytes / 1e9)
+    chunks = plan.chunks()
+    sizes = tuple(axes.compressor.nbytes(layout, chunk) for chunk in chunks)
+    cluster = Cluster.of_one_host(run.workers)
+    rounds = [axes.exchange.traffic(nbytes, cluster) for nbytes in sizes]
+    flows: list[Flow] = [flow for chunk in rounds for flows in chunk for flow in flows]
+    received = [0] * run.workers
+    for flow in flows:
+        received[flow.dst] += flow.nbytes
+    return Explanation(
+        run=run,
+        axes=axes,
+        notes=notes,
+        model_bytes=sum(slot.numel for slot in slots) * 4,
+        chunks=sizes,
+        received=tuple(received),
+        rounds=sum(len(chunk) for chunk in rounds),
+    )
+
+
+def spoken(explanation: Explanation) -> list[str]:
+    """The explanation as lines of text."""
+    run, axes = explanation.run, explanation.axes
+    lines = [run.text]
+    if axes is None:
+        lines.append(f"{run.reference} is a reference: something to race against, not made of axes")
+        return lines
+    for name in ("rule", "exchange", "schedule", "compressor", "membership"):
+        lines.append(f"{name:11} {getattr(axes, name)}")
+    lanes = ", ".join(
+        f"{lane.name} (leaves in {axes.rule.leaves}, due before {axes.rule.due})" for lane in axes.rule.lanes
+    )
+    lines.append(f"{'sends':11} {lanes}")
+    lines += [f"{'note':11} {note}" for note in explanation.notes]
+    if explanation.model_bytes is None:
+        lines.append(f"{'bytes':11} not known: {run.model} is not one of the shipped models")
+        return lines
+    sizes = explanation.chunks
+    lines.append(
+        f"{'chunks':11} {len(sizes)}: smallest {min(sizes):,}, median {median(sizes):,.0f}, largest {max(sizes):,} bytes"
+    )
+    lines.append(
+        f"{'bytes':11} {explanation.model_bytes:,} of gradient; "
+        f"{max(explanation.received):,} received per worker and step in {explanation.rounds} round(s)"
+    )
+    return lines

@@ -1,0 +1,128 @@
+"""One configuration, measured: compose, launch, collect what every rank saw, make a record."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import uuid
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any, Literal
+
+from paceline.bench.breakdown import breakdown, over_ranks
+from paceline.bench.environment import capture
+from paceline.bench.stats import mean_interval, standard_error, summary
+from paceline.compose import Machine, compose
+from paceline.launchers.local import Local
+from paceline.models import MENU as MODELS
+from paceline.record import Record
+from paceline.run import Run
+
+OnLine = Callable[[int, str, str], None]
+
+
+def machine() -> Machine:
+    """What this host offers, without torch."""
+    return Machine(gpus=len(list(Path("/dev").glob("nvidia[0-9]*"))))
+
+
+def check(run: Run) -> list[str]:
+    """Refuse what cannot run, before anything starts; the notes of what can."""
+    word = run.model.partition("(")[0].strip()
+    if ":" not in word:
+        MODELS.check(word)
+    axes = compose(run, machine())
+    return [] if axes is None else list(axes.notes)
+
+
+def measure(run: Run, on_line: OnLine | None = None) -> tuple[Record, list[list[Any]]]:
+    """The record of a run, and the events that go beside it."""
+    notes = check(run)
+    with tempfile.TemporaryDirectory(prefix="paceline-") as place:
+        folder = Path(place)
+        (folder / "run.json").write_text(run.model_dump_json())
+        argv = [sys.executable, "-m", "paceline.worker"]
+        with Local().start(
+            argv, workers=run.workers, folder=folder, environ=_environ(run), prefix=False, on_line=on_line
+        ) as job:
+            job.wait()
+        ranks = [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(run.workers)]
+    return make_record(run, notes, ranks), [rank.pop("events") for rank in ranks]
+
+
+def _environ(run: Run) -> dict[str, str]:
+    environ = dict(os.environ)
+    if run.threads:
+        environ["OMP_NUM_THREADS"] = str(run.threads)
+    return environ
+
+
+def make_record(run: Run, notes: Sequence[str], ranks: Sequence[dict[str, Any]]) -> Record:
+    first = ranks[0]
+    totals = [sum(rank["samples"] / rank["seconds"][b] for rank in ranks) for b in range(len(first["seconds"]))]
+    parts = over_ranks([breakdown(rank["steps"], rank["parts"]) for rank in ranks])
+    edges = [rank["received_per_step"] for rank in ranks]
+    return Record(
+        id=f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}",
+        text=run.text,
+        time=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        run=run,
+        environment=capture(),
+        notes=[*notes, *first["notes"]],
+        verdict=verdict(totals),
+        workers=run.workers,
+        device=first["device"],
+        unit=first["unit"],
+        comm=first["comm"],
+        rate={
+            "total": rate(totals),
+            "per_worker": [fmean(r["samples"] / s for s in r["seconds"]) for r in ranks],
+        },
+        step=summary([seconds for rank in ranks for seconds in rank["steps"]]),
+        breakdown=parts,
+        bytes={
+            "sent_per_step": [sum(row[rank] for row in edges) for rank in range(len(ranks))],
+            "received_per_step": [sum(row) for row in edges],
+            "per_edge": edges,
+        },
+        resources={
+            "pss_peak": [rank["pss_peak"] for rank in ranks],
+            "rss_peak": [rank["rss_peak"] for rank in ranks],
+            "cpu_seconds_per_step": [rank["cpu_seconds_per_step"] for rank in ranks],
+        },
+        plan=first["plan"],
+        loss=[fmean(values) for values in zip(*(rank["losses"] for rank in ranks), strict=True)],
+        incidents=_skips(first),
+    )
+
+
+def _skips(first: dict[str, Any]) -> list[dict[str, Any]]:
+    count = first["skipped"]
+    return [{"what": "steps skipped because the scaled gradient overflowed", "count": count}] if count else []
+
+
+def rate(totals: Sequence[float]) -> dict[str, Any]:
+    """Samples per second of the whole job over repeats inside one set of processes."""
+    interval = mean_interval(totals)
+    return {
+        "median": median(totals),
+        "mean": interval.centre,
+        "low": interval.low,
+        "high": interval.high,
+        "confidence": interval.confidence,
+        "error": 1.96 * standard_error(totals),
+        "repeats": list(totals),
+    }
+
+
+def verdict(totals: Sequence[float]) -> Literal["steady", "unsteady"]:
+    """Unsteady when the later half of the repeats has another centre than the earlier one, by more than a tenth."""
+    if len(totals) < 2:
+        return "unsteady"
+    half = len(totals) // 2
+    early, late = median(totals[:half]), median(totals[-half:])
+    return "steady" if abs(early - late) <= 0.1 * max(early, late) else "unsteady"

@@ -1,0 +1,139 @@
+"""The two calls of a user's own loop: `join` the others, `wrap` model and optimizer.
+
+    worker = paceline.join()
+    pace = paceline.wrap(model, optimizer, strategy="allreduce")
+    for x, y in worker.batches(dataset):
+        criterion(model(x), y).backward()
+        pace.step()
+
+Works alone, under `paceline run`, and under torchrun.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+
+from paceline.comm.connect import connect, position
+from paceline.compose import compose
+from paceline.engine.device import Device, find
+from paceline.errors import WrongCommand
+from paceline.run import Run
+from paceline.sources.loader import shares
+from paceline.train.pace import Pace
+from paceline.train.scaling import LossScale
+from paceline.types import View
+
+AXES = ("strategy", "rule", "exchange", "topology", "schedule", "compress", "membership")
+
+_current: ContextVar[Worker | None] = ContextVar("paceline worker", default=None)
+
+
+class Worker:
+    """This process among the others."""
+
+    def __init__(self, comm: Any, device: Device) -> None:
+        self.comm, self.device = comm, device
+        self.rank, self.size = comm.rank, comm.size
+        self._open = True
+
+    @property
+    def first(self) -> bool:
+        """Whether this is rank 0, which prints and saves."""
+        return bool(self.rank == 0)
+
+    def batches(self, data: Any, *, batch_size: int | None = None, epochs: int = 1, seed: int = 0) -> Iterator[Any]:
+        """This rank's share of a dataset, a DataLoader or any iterable of batches, on the device.
+
+        `batch_size` is per worker. With a dataset or a DataLoader over one, every sample is used by one rank:
+        a fixed seed and global batch give one sequence of samples whatever the number of workers. Of any other
+        iterable, rank r takes batch r of every `size` batches. Ragged ends are dropped, so that ranks stay level.
+        """
+        view = View(self.rank, self.size, self.comm.placement)
+        for batch in shares(data, view, batch_size=batch_size, epochs=epochs, seed=seed):
+            yield self.device.place(batch)
+
+    def close(self, failure: str = "") -> None:
+        if self._open:
+            self._open = False
+            self.comm.close(failure)
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, kind: Any, problem: Any, trace: Any) -> None:
+        self.close(str(kind.__name__) if kind else "")
+        _current.set(None)
+
+
+def join(*, comm: str | None = None, deadline: float | None = None) -> Worker:
+    """Find the other ranks. The launcher's settings win over the arguments."""
+    asked = _launched()
+    where = position(os.environ)
+    device = find(where.local_rank)
+    chosen = asked.get("comm") or comm or "auto"
+    seconds = asked.get("deadline") or deadline or Run().deadline
+    worker = Worker(connect(where, chosen, seconds, cuda=device.kind == "cuda"), device)
+    atexit.register(worker.close)
+    _current.set(worker)
+    return worker
+
+
+def wrap(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    strategy: str | None = None,
+    rule: str | None = None,
+    exchange: str | None = None,
+    topology: str | None = None,
+    schedule: str | None = None,
+    compress: str | None = None,
+    membership: str | None = None,
+    accumulate: int = 1,
+    clip_norm: float | None = None,
+    loss_scale: bool = False,
+    private_gradients: bool = False,
+) -> Pace:
+    """Train `model` together with the other ranks; an explicit choice of the launcher wins over the arguments."""
+    worker = _current.get()
+    if worker is None:
+        raise WrongCommand("wrap() came before join()", remedy="worker = paceline.join()")
+    given = {
+        "strategy": strategy,
+        "rule": rule,
+        "exchange": exchange,
+        "topology": topology,
+        "schedule": schedule,
+        "compress": compress,
+        "membership": membership,
+    }
+    asked = {name: value for name, value in _launched().items() if name in AXES and value is not None}
+    run = Run(workers=worker.size, accumulate=accumulate, clip_norm=clip_norm, **(asked or given))
+    if run.reference:
+        raise WrongCommand(f"strategy {run.strategy}", why="a reference cannot be wrapped", remedy="strategy allreduce")
+    axes = compose(run)
+    assert axes is not None
+    return Pace(
+        worker.device.place_model(model),
+        optimizer,
+        comm=worker.comm,
+        axes=axes,
+        device=worker.device,
+        accumulate=accumulate,
+        clip_norm=clip_norm,
+        loss_scale=LossScale() if loss_scale else None,
+        private_gradients=private_gradients,
+    )
+
+
+def _launched() -> dict[str, Any]:
+    """What was chosen explicitly on the command line of the launcher."""
+    text = os.environ.get("PACELINE_CHOICES")
+    return dict(json.loads(text)) if text else {}

@@ -1,0 +1,73 @@
+"""SIGINT, SIGTERM and calls of stop() as something that a poll loop can see."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+CALLED = 0  # rung by stop(), not by a signal
+
+
+class Stopped(SystemExit):
+    """Somebody asked the launcher to stop, and all workers have ended. Uncaught, it is the exit code 130 or 143."""
+
+    def __init__(self, number: int) -> None:
+        self.signal = signal.Signals(number)
+        self.exit_code = 128 + number
+        super().__init__(self.exit_code)
+
+    def __str__(self) -> str:
+        return f"stopped by {self.signal.name}"
+
+
+class Bell:
+    """`rung` lists what came in, the first first; `fd` polls as readable until heard."""
+
+    def __init__(self) -> None:
+        self.rung: list[int] = []
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def caught(self) -> Iterator[None]:
+        """Signals ring while this lasts. What the shell told us to ignore (nohup, &) stays ignored."""
+        before = {}
+        if threading.current_thread() is threading.main_thread():
+            before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        ours = {number: old for number, old in before.items() if old not in (signal.SIG_IGN, None)}
+        try:
+            for number in ours:
+                signal.signal(number, self._on_signal)
+            yield
+        finally:
+            for number, old in ours.items():
+                signal.signal(number, old)
+
+    def ring(self) -> None:
+        """For stop() in another thread than wait()."""
+        with self._lock:
+            self._ring(CALLED)
+
+    def hear(self) -> None:
+        try:
+            os.eventfd_read(self.fd)
+        except BlockingIOError:
+            pass
+
+    def close(self) -> None:
+        with self._lock:
+            # -1 first: a signal may arrive between the two lines.
+            fd, self.fd = self.fd, -1
+            os.close(fd)
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        self._ring(number)
+
+    def _ring(self, number: int) -> None:
+        self.rung.append(number)
+        if self.fd >= 0:
+            os.eventfd_write(self.fd, 1)

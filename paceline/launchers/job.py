@@ -1,0 +1,210 @@
+"""Workers of one host under watch: one poll loop over their pipes, their ends, the terminal and the bell.
+
+No threads, and no signal is sent to a process that might have been replaced by another. A launcher for many
+hosts runs this on each host, with the ranks that are there.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from paceline.errors import WorkerFailed
+from paceline.launchers.bell import CALLED, Bell, Stopped
+from paceline.launchers.failure import Failure, failed, failure_of, in_order, told_of
+from paceline.launchers.guard import Guard
+from paceline.launchers.output import Output
+from paceline.launchers.process import Worker
+
+MOMENT = 0.3  # seconds in which several bad ends count as one event
+PATIENCE = 1.0  # seconds to wait for the cause while all say that they are a consequence
+GRACE = 2.0  # seconds between SIGTERM and SIGKILL
+LAST = 1.0  # seconds for SIGKILL, and for a slow terminal after a failure
+
+log = logging.getLogger(__name__)
+
+
+class LocalJob:
+    """`failures` are the workers that ended badly by themselves, the cause first."""
+
+    def __init__(self, folder: Path, output: Output) -> None:
+        self.folder = folder
+        self.failures: list[Failure] = []
+        self._began = time.monotonic()
+        self._ended: dict[int, float] = {}
+        self._workers: list[Worker] = []
+        self._output, self._bell, self._guard = output, Bell(), Guard()
+        self._lock = threading.RLock()
+        self._open = True
+        self._outcome: BaseException | None = WorkerFailed("the job was stopped before its workers ended")
+
+    @property
+    def pids(self) -> dict[int, int]:
+        """The process of each rank."""
+        return {worker.rank: worker.pid for worker in self._workers}
+
+    def launch(self, rank: int, argv: Sequence[str], environ: Mapping[str, str]) -> None:
+        """Start one more worker."""
+        self._output.open(rank)
+        worker = Worker(rank, argv, environ, lambda stream, block: self._output.put(rank, stream, block))
+        self._workers.append(worker)
+        self._guard.add(worker.pid)
+
+    def wait(self) -> None:
+        """Return when all workers have exited with 0.
+
+        Otherwise stop all others and raise: WorkerFailed for the first that failed, Stopped for SIGINT and
+        SIGTERM (seen only if this is the main thread).
+        """
+        with self._lock:
+            if self._open:
+                with self._bell.caught():
+                    self._watch_to_the_end()
+            if self._outcome:
+                raise self._outcome
+
+    def stop(self) -> None:
+        """End all workers: SIGTERM, and SIGKILL after a grace of 2 s or at once on Ctrl-C."""
+        if not self._open:
+            return
+        self._bell.ring()  # wakes a wait() in another thread
+        with self._lock:
+            if self._open:
+                with self._bell.caught():
+                    self._end()
+                self._raise_signal()
+
+    def __enter__(self) -> LocalJob:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _watch_to_the_end(self) -> None:
+        try:
+            outcome = self._watch()
+        finally:
+            self._end()
+        self._outcome = outcome
+
+    def _watch(self) -> BaseException | None:
+        while self._running():
+            self._turn(None)
+            if self._bell.rung:
+                return self._asked_to_stop()
+            if any(worker.status for worker in self._workers):
+                return self._cause()
+        self._turns(None, lambda: bool(self._output.waiting) and not self._bell.rung)
+        return self._asked_to_stop() if self._bell.rung else None
+
+    def _asked_to_stop(self) -> BaseException | None:
+        number = self._bell.rung[0]
+        return self._outcome if number == CALLED else Stopped(number)
+
+    def _raise_signal(self) -> None:
+        signals = [number for number in self._bell.rung if number != CALLED]
+        if signals:
+            raise Stopped(signals[0])
+
+    def _cause(self) -> WorkerFailed:
+        """Others die of the first failure within moments, and may be quicker to end than the one that caused it."""
+        began = time.monotonic()
+        self._turns(MOMENT, lambda: not self._bell.rung)
+        self.failures = self._failures()
+        while self.failures[0].consequence and time.monotonic() < began + PATIENCE and self._running():
+            self._turns(0.05, lambda: not self._bell.rung)
+            self.failures = self._failures()
+        return failed(self.failures[0], self.folder)
+
+    def _failures(self) -> list[Failure]:
+        now = time.monotonic()
+        found = []
+        for worker in self._workers:
+            if worker.status or (worker.running and told_of(worker.rank, self.folder)):
+                seconds = self._ended.get(worker.rank, now) - self._began
+                found.append(
+                    failure_of(
+                        worker.rank,
+                        worker.pid,
+                        worker.status,
+                        seconds=seconds,
+                        folder=self.folder,
+                        last_words=worker.last_words,
+                    )
+                )
+        return in_order(found)
+
+    def _running(self) -> list[Worker]:
+        return [worker for worker in self._workers if worker.running]
+
+    def _turns(self, seconds: float | None, going: Callable[[], bool]) -> None:
+        """Turn for some seconds (None: without limit) while there is reason to."""
+        limit = None if seconds is None else time.monotonic() + seconds
+        while going():
+            left = None if limit is None else limit - time.monotonic()
+            if left is not None and left <= 0:
+                return
+            self._turn(left)
+
+    def _turn(self, seconds: float | None) -> None:
+        """Wait for something to happen, and see to it."""
+        running = self._running()
+        ready = {fd for fd, _ in self._poll(running).poll(None if seconds is None else 1000 * seconds)}
+        for worker in running:
+            for lines in worker.pipes:
+                if lines.open and lines.fd in ready:
+                    lines.read()
+            if worker.pidfd in ready and worker.look():
+                self._ended[worker.rank] = time.monotonic()
+        self._output.pump()
+        self._bell.hear()
+
+    def _poll(self, running: Sequence[Worker]) -> select.poll:
+        poll = select.poll()
+        poll.register(self._bell.fd, select.POLLIN)
+        for worker in running:
+            poll.register(worker.pidfd, select.POLLIN)
+            for lines in worker.pipes:
+                if lines.open and not self._output.full:
+                    poll.register(lines.fd, select.POLLIN)
+        for fd in self._output.waiting:
+            poll.register(fd, select.POLLOUT)
+        return poll
+
+    def _end(self) -> None:
+        try:
+            self._send(signal.SIGTERM)
+            rung = len(self._bell.rung)
+            self._turns(GRACE, lambda: bool(self._running()) and len(self._bell.rung) == rung)
+            self._send(signal.SIGKILL)
+            self._turns(LAST, lambda: bool(self._running()))
+            self._turns(LAST, lambda: bool(self._output.waiting) and len(self._bell.rung) == rung)
+        finally:
+            self._send(signal.SIGKILL)
+            self._close()
+
+    def _send(self, number: int) -> None:
+        for worker in self._running():
+            worker.send(number)
+
+    def _close(self) -> None:
+        self._open = False
+        for worker in self._running():
+            log.warning("rank %d (pid %d) does not end, even by SIGKILL", worker.rank, worker.pid)
+        for worker in self._workers:
+            worker.close()
+        # What was killed together with a worker is init's to reap, which takes a moment.
+        limit = time.monotonic() + MOMENT
+        while not all(worker.group_is_gone() for worker in self._workers) and time.monotonic() < limit:
+            time.sleep(0.002)
+        self._guard.close()
+        self._output.close()
+        self._bell.close()

@@ -1,0 +1,95 @@
+"""All workers on this machine, under the environment variables that torchrun sets.
+
+folder/store/          where ranks find each other; only the user can enter
+folder/rank-K.log      what rank K printed
+folder/rank-K.failed.json   what rank K says about its own failure, if it could
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from paceline.errors import WrongCommand
+from paceline.launchers.job import LocalJob
+from paceline.launchers.output import OnLine, Output
+from paceline.menu import Member
+
+
+@dataclass(frozen=True)
+class Local(Member):
+    name: ClassVar[str] = "local"
+
+    def start(
+        self,
+        argv: Sequence[str],
+        *,
+        workers: int,
+        folder: Path,
+        environ: Mapping[str, str],
+        prefix: bool,
+        on_line: OnLine | None = None,
+    ) -> LocalJob:
+        """Start `workers` processes of argv; on_line(rank, "stdout" or "stderr", line) replaces the terminal."""
+        if not argv:
+            raise WrongCommand("nothing to start", remedy="paceline run -np 4 -- python my_train.py")
+        if workers < 1:
+            raise WrongCommand(f"-np {workers}", why="a job has at least one worker", remedy="-np 1")
+        folder = prepare(folder.absolute(), workers)
+        port = free_port()
+        job = LocalJob(folder, Output(folder, sys.stdout, sys.stderr, prefix=prefix, on_line=on_line))
+        try:
+            for rank in range(workers):
+                job.launch(rank, argv, environment_of(rank, workers, folder, environ, port))
+        except BaseException:
+            job.stop()
+            raise
+        return job
+
+
+def prepare(folder: Path, workers: int) -> Path:
+    """The job's folder without what a former job left for the same ranks."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    store = folder / "store"
+    if store.exists():
+        shutil.rmtree(store)
+    store.mkdir(mode=0o700)
+    for rank in range(workers):
+        (folder / f"rank-{rank}.failed.json").unlink(missing_ok=True)
+    return folder
+
+
+def environment_of(rank: int, workers: int, folder: Path, environ: Mapping[str, str], port: int) -> dict[str, str]:
+    """The caller's environment with this rank's place in it."""
+    # An outer torchrun offers its own store through these; ranks of this job must not look there.
+    given = {name: value for name, value in environ.items() if not name.startswith("TORCHELASTIC_")}
+    cores = len(os.sched_getaffinity(0))
+    gentle = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": str(max(1, cores // workers))}
+    return {
+        **gentle,
+        **given,
+        "RANK": str(rank),
+        "WORLD_SIZE": str(workers),
+        "LOCAL_RANK": str(rank),
+        "LOCAL_WORLD_SIZE": str(workers),
+        "GROUP_RANK": "0",
+        "NODE_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "PACELINE_STORE": str(folder / "store"),
+        "PACELINE_JOB": str(folder),
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

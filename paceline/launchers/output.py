@@ -1,0 +1,188 @@
+"""What workers print: whole lines, in the order of each rank, to one log per rank and to the terminal.
+
+    pipe of a rank --> Lines (cuts at newlines) --> Output --> rank-K.log
+                                                         --> Outlet "[K] ..." or the caller's on_line
+
+Nothing here waits: a terminal that does not take more makes the launcher stop reading, not stop watching.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, TextIO
+
+from paceline.errors import NoRoom
+
+OnLine = Callable[[int, str, str], None]
+
+LONGEST = 1 << 20  # bytes without a newline that are kept before they are passed on as a line
+PIPE_MAX = 1 << 20  # what a pipe can hold at most (fs.pipe-max-size)
+BACKLOG = 1 << 20  # bytes waiting for the terminal at which workers have to wait too
+
+
+class Lines:
+    """One pipe of one worker, read without waiting and passed on in blocks of whole lines."""
+
+    def __init__(self, pipe: IO[bytes], pass_on: Callable[[bytes], None]) -> None:
+        self._pipe, self._pass_on = pipe, pass_on
+        self._rest = bytearray()
+        self.fd = pipe.fileno()
+        os.set_blocking(self.fd, False)
+
+    @property
+    def open(self) -> bool:
+        return not self._pipe.closed
+
+    def read(self) -> int:
+        """Pass on what is there; the number of bytes that were."""
+        try:
+            data = os.read(self.fd, 1 << 16)
+        except BlockingIOError:
+            return 0
+        if not data:
+            self.close()
+        self._take(data)
+        return len(data)
+
+    def drain(self) -> None:
+        """After the writer's end: all it wrote is in the pipe. A runaway child may still write, hence the limit."""
+        taken = 0
+        while self.open and taken < PIPE_MAX:
+            nbytes = self.read()
+            if not nbytes:
+                break
+            taken += nbytes
+        self.close()
+
+    def close(self) -> None:
+        if self.open:
+            self._pipe.close()
+            self._emit()
+
+    def _take(self, data: bytes) -> None:
+        whole, newline, rest = data.rpartition(b"\n")
+        self._rest += whole
+        if newline or len(self._rest) + len(rest) >= LONGEST:
+            self._emit(always=bool(newline))
+        self._rest += rest
+
+    def _emit(self, *, always: bool = False) -> None:
+        if self._rest or always:
+            block, self._rest = bytes(self._rest) + b"\n", bytearray()
+            self._pass_on(block)
+
+
+class Outlet:
+    """An output of the launcher, written only as far as it does not block; a reader that left is not missed."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._waiting = bytearray()
+        self._poll = select.poll()
+        try:
+            stream.flush()
+            self.fd = stream.fileno()
+            self._poll.register(self.fd, select.POLLOUT)
+        except (OSError, ValueError):  # no file behind it (a notebook, a test), or a reader that left before us
+            self.fd = -1
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def put(self, block: bytes) -> None:
+        if self.fd < 0:
+            self._stream.write(block.decode("utf-8", "replace"))
+        else:
+            self._waiting += block
+
+    def pump(self) -> None:
+        while self._waiting and self._poll.poll(0):
+            try:
+                # A pipe that polls as writable takes this much without blocking.
+                written = os.write(self.fd, self._waiting[: select.PIPE_BUF])
+            except BlockingIOError:
+                return
+            except OSError as problem:
+                if problem.errno not in (errno.EPIPE, errno.EIO):
+                    raise
+                written = self._give_up()
+            del self._waiting[:written]
+
+    def _give_up(self) -> int:
+        """`| head` took what it wanted. The run and its logs go on, and later prints of this process must not fail."""
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, self.fd, inheritable=self.fd <= 2)
+        os.close(nothing)
+        return len(self._waiting)
+
+
+class Output:
+    """Where the lines of all ranks go."""
+
+    def __init__(
+        self, folder: Path, stdout: TextIO, stderr: TextIO, *, prefix: bool, on_line: OnLine | None = None
+    ) -> None:
+        self._folder, self._prefix, self._on_line = folder, prefix, on_line
+        self._outlets = {"stdout": Outlet(stdout), "stderr": Outlet(stderr)}
+        self._logs: dict[int, IO[bytes]] = {}
+        self._failed = False
+
+    @property
+    def full(self) -> bool:
+        return any(outlet.waiting > BACKLOG for outlet in self._outlets.values())
+
+    @property
+    def waiting(self) -> list[int]:
+        """The files that have to become writable."""
+        return [outlet.fd for outlet in self._outlets.values() if outlet.waiting and not self._failed]
+
+    def open(self, rank: int) -> None:
+        self._logs[rank] = (self._folder / f"rank-{rank}.log").open("wb")
+
+    def put(self, rank: int, stream: str, block: bytes) -> None:
+        """Pass whole lines on. The first problem is raised, later lines are dropped: the job is being stopped."""
+        if not self._failed:
+            self._try(lambda: self._put(rank, stream, block))
+
+    def pump(self) -> None:
+        for outlet in self._outlets.values():
+            if not self._failed:
+                self._try(outlet.pump)
+
+    def close(self) -> None:
+        for log in self._logs.values():
+            log.close()
+
+    def _put(self, rank: int, stream: str, block: bytes) -> None:
+        self._logs[rank].write(block)
+        self._logs[rank].flush()
+        if self._on_line:
+            for line in block[:-1].split(b"\n"):
+                self._on_line(rank, stream, line.decode("utf-8", "replace"))
+        else:
+            self._outlets[stream].put(self._marked(rank, block))
+
+    def _marked(self, rank: int, block: bytes) -> bytes:
+        if not self._prefix:
+            return block
+        mark = f"[{rank}] ".encode()
+        return mark + block[:-1].replace(b"\n", b"\n" + mark) + b"\n"
+
+    def _try(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except OSError as problem:
+            self._failed = True
+            if problem.errno != errno.ENOSPC:
+                raise
+            raise NoRoom(
+                "what the workers print cannot be written", why=f"the disk of {self._folder} is full"
+            ) from None
+        except BaseException:
+            self._failed = True
+            raise

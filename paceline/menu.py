@@ -1,0 +1,160 @@
+"""A family's menu: words on the left, where to import them from on the right, imported on use.
+
+A member is a frozen dataclass; its fields are the settings it takes on the command line:
+
+    class Fusion(Member):      fusion        fusion(4)        fusion(mb=4)
+        mb: float = 25
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from typing import Any, ClassVar
+
+from paceline.errors import BadMember, UnknownName
+from paceline.grammar import Spec, parse
+
+
+class Member:
+    """Something that a menu lists. Prints as it is written on the command line."""
+
+    name: ClassVar[str]
+
+    def __str__(self) -> str:
+        shown = [f"{f.name}={_write(getattr(self, f.name))}" for f in _settings_of(self) if _differs(self, f)]
+        return f"{self.name}({', '.join(shown)})" if shown else self.name
+
+
+@dataclass(frozen=True)
+class Menu:
+    """The members of one axis by word; aliases point at a word."""
+
+    axis: str
+    members: Mapping[str, str]
+    aliases: Mapping[str, str] = field(default_factory=dict)
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.members)
+
+    def check(self, word: str) -> str:
+        """The word itself, an alias resolved; refuses what is not on the menu."""
+        word = self.aliases.get(word, word)
+        if word not in self.members:
+            raise UnknownName(self.axis, word, [*self.members, *self.aliases])
+        return word
+
+    def load(self, word: str) -> Any:
+        """The class or function behind a word."""
+        module, _, attribute = self.members[self.check(word)].partition(":")
+        return getattr(importlib.import_module(module), attribute)
+
+    def make(self, text: str | Spec) -> Any:
+        """The member that a text describes, with every setting checked."""
+        spec = parse(text) if isinstance(text, str) else text
+        return make(self.load(spec.word), spec)
+
+
+def nested(menu: str, **kwargs: Any) -> Any:
+    """A field that is itself a member of the menu at "module:NAME"."""
+    return field(metadata={"menu": menu}, **kwargs)
+
+
+def make(cls: type, spec: Spec) -> Any:
+    """Build a member from its written form."""
+    known = {f.name: f for f in fields(cls) if f.init}
+    given = bind(spec, list(known), required=[k for k, f in known.items() if _required(f)])
+    return cls(**{key: _convert(spec, known[key], value) for key, value in given.items()})
+
+
+def bind(spec: Spec, names: list[str], required: list[str]) -> dict[str, Spec]:
+    """Pair written settings with the names that are taken, positional first."""
+    takes = f"takes {', '.join(names)}" if names else "takes no settings"
+    if len(spec.args) > len(names):
+        raise BadMember(f"{spec}", why=f"{spec.word} {takes}; got {len(spec.args)} values")
+    given = dict(zip(names, spec.args, strict=False))
+    for key, value in spec.kwargs:
+        if key not in names:
+            raise BadMember(f"{spec}", why=f"{spec.word} {takes}; got {key}")
+        if key in given:
+            raise BadMember(f"{spec}", why=f"{key} is given twice")
+        given[key] = value
+    lacking = [name for name in required if name not in given]
+    if lacking:
+        raise BadMember(f"{spec}", why=f"{spec.word} needs {', '.join(lacking)}")
+    return given
+
+
+def call(function: Callable[..., Any], spec: Spec, **defaults: Any) -> Any:
+    """Call a function with written settings; defaults that it does not take are left out."""
+    parameters = parameters_of(function)
+    required = [n for n, p in parameters.items() if p.default is p.empty and n not in defaults]
+    given = bind(spec, list(parameters), required)
+    values = {key: value for key, value in defaults.items() if key in parameters}
+    for key, written in given.items():
+        values[key] = convert(str(written), _kind_of(parameters[key]), f"{spec}", key)
+    return function(**values)
+
+
+def parameters_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The settings that a function names; *args and **kwargs name none."""
+    unnamed = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return {n: p for n, p in inspect.signature(function).parameters.items() if p.kind not in unnamed}
+
+
+def convert(text: str, kind: str, what: str, key: str) -> Any:
+    """A written value as int, float, bool or text; the annotation's name says which."""
+    kind = kind.replace(" | None", "")
+    try:
+        if kind == "bool":
+            return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[text.lower()]
+        if kind == "int":
+            return int(text)
+        if kind == "float":
+            return float(text)
+    except (ValueError, KeyError):
+        raise BadMember(what, why=f"{key} takes {_SPOKEN[kind]}; got {text}") from None
+    return text
+
+
+_SPOKEN = {"bool": "true or false", "int": "a whole number", "float": "a number"}
+
+
+def _convert(spec: Spec, slot: Field[Any], value: Spec) -> Any:
+    menu = slot.metadata.get("menu")
+    if menu:
+        module, _, attribute = menu.partition(":")
+        return getattr(importlib.import_module(module), attribute).make(value)
+    return convert(str(value), _kind(slot.type), f"{spec}", slot.name)
+
+
+def _kind(annotation: Any) -> str:
+    return annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
+
+
+def _kind_of(parameter: inspect.Parameter) -> str:
+    """Its annotation, or the type of its default where a user's function has none."""
+    bare = parameter.annotation is parameter.empty
+    return _kind(type(parameter.default) if bare else parameter.annotation)
+
+
+def _required(slot: Field[Any]) -> bool:
+    return slot.default is MISSING and slot.default_factory is MISSING
+
+
+def _settings_of(member: Any) -> list[Field[Any]]:
+    return [f for f in fields(member) if f.init]
+
+
+def _differs(member: Any, slot: Field[Any]) -> bool:
+    return _required(slot) or getattr(member, slot.name) != slot.default
+
+
+def _write(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)

@@ -1,0 +1,100 @@
+"""Images made from their ids, with labels that can be learned.
+
+    image[id] = noise at an offset that id gives  +  a coarse pattern that label[id] gives
+
+An image depends on its id alone: not on the batch around it, nor on rank or order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from paceline.errors import BadMember, WorkloadError
+from paceline.models.scatter import scatter
+from paceline.types import Workload, spread
+
+_OFFSETS = 1 << 16  # places in the noise where an image may begin
+_GRID = 8  # a pattern has this many cells a side
+_POOL_SEED = 20200814
+_LABEL, _NOISE, _PATTERN = 1 << 40, 2 << 40, 3 << 40  # salts, farther apart than ids are many
+
+
+@dataclass(frozen=True)
+class Images:
+    """batch(ids) -> (images of 3 x size x size, labels)."""
+
+    size: int
+    classes: int
+
+    def __call__(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        labels = scatter(ids, _LABEL) % self.classes
+        images = self._cut(scatter(ids, _NOISE), self.size)
+        self._paint(images, self._cut(scatter(labels, _PATTERN), _GRID))
+        return images, labels
+
+    @cached_property
+    def _pool(self) -> Tensor:
+        generator = torch.Generator().manual_seed(_POOL_SEED)
+        numel = _OFFSETS + 3 * max(self.size, _GRID) ** 2
+        # noise and pattern have variance 1/2 each, so that pixels have variance 1
+        return torch.randn(numel, generator=generator, device="cpu").mul_(0.5**0.5)
+
+    def _cut(self, numbers: Tensor, size: int) -> Tensor:
+        windows = self._pool.unfold(0, 3 * size * size, 1)
+        return windows.index_select(0, numbers % _OFFSETS).view(-1, 3, size, size)
+
+    def _paint(self, images: Tensor, pattern: Tensor) -> None:
+        """Add the pattern band by band, as stretching it to whole images would take a batch of memory."""
+        bounds = list(pairwise(spread(self.size, _GRID)))
+        columns = torch.tensor([cell for cell, (a, b) in enumerate(bounds) for _ in range(a, b)], device="cpu")
+        bands = pattern.index_select(3, columns)
+        for row, (top, bottom) in enumerate(bounds):
+            images[:, :, top:bottom] += bands[:, :, row : row + 1]
+
+
+def classifier(model: nn.Module, *, classes: int, image_size: int) -> Workload:
+    """A network that sorts images into classes, trained with cross-entropy."""
+
+    def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        images, labels = batch
+        return F.cross_entropy(_logits(model(images), classes), labels)
+
+    return Workload(model, loss, Images(image_size, classes))
+
+
+def check_image(word: str, *, image_size: int, classes: int = 1, smallest: int = 1) -> None:
+    """Refuse images that are too small for a network, and labels without a class."""
+    if image_size < smallest:
+        raise BadMember(
+            f"{word}(image_size={image_size})",
+            why=f"{word} needs images of at least {smallest} pixels a side",
+            remedy=f"--image-size {smallest} or more",
+        )
+    if classes < 1:
+        raise BadMember(f"{word}(classes={classes})", why="there is at least one class")
+
+
+def _logits(output: Any, classes: int) -> Tensor:
+    """The class scores of a network; one with helper outputs (googlenet, say) carries them as logits."""
+    scores = getattr(output, "logits", output)
+    if not isinstance(scores, Tensor) or scores.dim() != 2:
+        found = f"shape {tuple(scores.shape)}" if isinstance(scores, Tensor) else type(scores).__name__
+        raise WorkloadError(
+            f"the model gives {found}",
+            why="a bare Module must give one row of class scores per image",
+            remedy="return a paceline.types.Workload with its own loss",
+        )
+    if scores.shape[1] < classes:
+        raise WorkloadError(
+            f"the model gives {scores.shape[1]} scores per image",
+            why=f"the labels have {classes} classes",
+            remedy=f"--classes {scores.shape[1]}",
+        )
+    return scores

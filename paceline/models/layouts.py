@@ -1,0 +1,67 @@
+"""The tensors of the menu's models, known without building them or importing torch.
+
+layouts.json holds, for every listed model, its unit, the flops of one sample and [name, numel] of each
+trainable tensor in the order of registration. After a change to a model: python -m paceline.models.layouts
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from paceline.grammar import Spec, parse
+from paceline.models import MENU
+from paceline.types import Slot
+
+PUBLISHED = ("resnet50(bias=true, classes=10)", "mobilenet_v2(classes=10)")
+FILE = Path(__file__).with_name("layouts.json")
+
+
+def listed() -> tuple[str, ...]:
+    """Every model with its defaults, then the variants that published benchmarks used."""
+    return (*MENU.names(), *PUBLISHED)
+
+
+def layout_of(text: str) -> list[Slot] | None:
+    """The trainable tensors of a listed model in order of registration; None says: build it to know."""
+    entry = read().get(_canonical(parse(text)))
+    return None if entry is None else [Slot(name, numel) for name, numel in entry["tensors"]]
+
+
+def measure() -> dict[str, Any]:
+    """What layouts.json should say, from the models themselves; takes seconds, as nothing is computed."""
+    return {text: _measured(text) for text in listed()}
+
+
+def _measured(text: str) -> dict[str, Any]:
+    import torch
+
+    from paceline.models.describe import describe
+    from paceline.models.resolve import build
+
+    with torch.device("meta"):
+        workload = build(text)
+    named = workload.model.named_parameters()
+    tensors = [[name, tensor.numel()] for name, tensor in named if tensor.requires_grad]
+    return {"unit": workload.unit, "flops": describe(workload, text).flops_per_sample, "tensors": tensors}
+
+
+def write() -> None:
+    """Write layouts.json anew, one model per line."""
+    lines = [f"{json.dumps(text)}:{json.dumps(entry, separators=(',', ':'))}" for text, entry in measure().items()]
+    FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def read() -> dict[str, Any]:
+    return json.loads(FILE.read_text())
+
+
+def _canonical(spec: Spec) -> str:
+    """One spelling for `resnet50()` and `resnet50`, and for settings in any order."""
+    settings = tuple(sorted(spec.kwargs, key=lambda setting: setting[0]))
+    return str(Spec(spec.word, spec.args, settings, called=bool(spec.args or settings)))
+
+
+if __name__ == "__main__":
+    write()

@@ -1,0 +1,77 @@
+"""From a text to a Workload.
+
+resnet50(bias=true)       a word of the menu, with settings
+torchvision:resnet18      a classifier of torchvision
+my_package.nets:small     a user's own function
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+
+from paceline.errors import WorkloadError
+from paceline.grammar import Spec, parse
+from paceline.menu import call
+from paceline.models import MENU
+from paceline.models.own import own, with_flags
+from paceline.types import Workload
+
+
+def build(
+    text: str,
+    *,
+    classes: int | None = None,
+    image_size: int | None = None,
+    sequence_length: int | None = None,
+    seed: int = 0,
+) -> Workload:
+    """The workload that a text describes; the same seed gives the same first parameters.
+
+    A flag that is None leaves the model's default; one that the model does not take is an error.
+    """
+    flags = {"classes": classes, "image_size": image_size, "sequence_length": sequence_length}
+    with _seeded(seed):
+        workload = _build(parse(text), {key: value for key, value in flags.items() if value is not None})
+    _check(text, workload)
+    return workload
+
+
+def _build(spec: Spec, flags: Mapping[str, int]) -> Workload:
+    place, colon, name = spec.word.partition(":")
+    if not colon:
+        return call(MENU.load(spec.word), with_flags(spec, flags))
+    if place == "torchvision":
+        from paceline.models.torchvision import torchvision
+
+        return call(partial(torchvision, name), with_flags(spec, flags))
+    return own(spec, flags)
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Torch's CPU generator, which initializers draw from, set to a seed and put back afterwards.
+
+    Not torch.manual_seed, which would also seed every GPU; models are built on the CPU.
+    """
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
+
+
+def _check(text: str, workload: Workload) -> None:
+    from torch import nn
+
+    if not isinstance(workload.model, nn.Module):
+        raise WorkloadError(
+            f"model {text}", why=f"its network is a {type(workload.model).__name__}, not a torch.nn.Module"
+        )
+    if not any(parameter.requires_grad for parameter in workload.model.parameters()):
+        raise WorkloadError(
+            f"model {text}",
+            why="it has no trainable parameter",
+            remedy="leave requires_grad on for at least one parameter",
+        )

@@ -1,0 +1,80 @@
+"""The record: one JSON per run, the only thing (with its event file) that reports read."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from paceline.errors import WrongCommand
+from paceline.run import Run
+
+SCHEMA = 1
+
+
+class Record(BaseModel):
+    """What one run leaves behind. Times are in seconds, sizes in bytes."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    schema_: int = SCHEMA
+    kind: Literal["measured", "replayed", "forecast"] = "measured"
+    id: str
+    text: str
+    time: str
+    run: Run
+    environment: dict[str, Any]
+    notes: list[str] = []
+    verdict: Literal["steady", "unsteady", "failed"]
+    workers: int
+    device: str
+    unit: str
+    comm: str
+    rate: dict[str, Any]
+    step: dict[str, float]
+    breakdown: dict[str, float]
+    bytes: dict[str, Any]
+    resources: dict[str, Any]
+    plan: dict[str, Any]
+    loss: list[float] = []
+    incidents: list[dict[str, Any]] = []
+    logs: list[str] = []
+    events: str | None = None
+
+    def to_json(self) -> str:
+        values = self.model_dump(mode="json")
+        values = {"schema": values.pop("schema_"), **values}
+        return json.dumps(values, indent=1) + "\n"
+
+
+def read(path: Path) -> Record:
+    """A record from a file; another schema version or damage is named."""
+    try:
+        values = json.loads(path.read_text())
+        version = values.pop("schema")
+    except (OSError, ValueError, KeyError, AttributeError) as problem:
+        raise WrongCommand(f"{path} is not a record", why=str(problem)) from None
+    if version != SCHEMA:
+        raise WrongCommand(f"{path} has schema {version}", why=f"this paceline reads schema {SCHEMA}")
+    return Record(schema_=version, **values)
+
+
+def write(path: Path, text: str) -> None:
+    """All of it or nothing."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.write_text(text)
+    fresh.replace(path)
+
+
+def check_writable(path: Path) -> None:
+    """Refuse before the work what could not be written after it."""
+    if path.is_dir():
+        raise WrongCommand(f"--json {path}", why="it is a folder", remedy=f"--json {path / 'record.json'}")
+    folder = path.parent
+    if not folder.is_dir():
+        raise WrongCommand(f"--json {path}", why=f"there is no folder {folder}", remedy=f"mkdir -p {folder}")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise WrongCommand(f"--json {path}", why="it cannot be written")

@@ -1,0 +1,65 @@
+"""Stock torch DistributedDataParallel: gloo on CPUs, nccl on GPUs, gradients as views of its buckets."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from paceline.engine.device import Device
+from paceline.protocols import Comm
+from paceline.references.limit import Limit
+from paceline.train.scaling import LossScale
+
+
+class Ddp(Limit):
+    """`model` is what the loop must call: the wrapped module."""
+
+    note = "ddp: its exposed communication is inside backward and cannot be told apart"
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        comm: Comm,
+        device: Device,
+        accumulate: int = 1,
+        clip_norm: float | None = None,
+        loss_scale: LossScale | None = None,
+    ) -> None:
+        wrapped = DistributedDataParallel(model, gradient_as_bucket_view=True)
+        super().__init__(
+            wrapped,
+            optimizer,
+            comm=comm,
+            device=device,
+            accumulate=accumulate,
+            clip_norm=clip_norm,
+            loss_scale=loss_scale,
+        )
+        self._waiting = contextlib.ExitStack()
+        self._hold()
+
+    def _hold(self) -> None:
+        """While accumulating DDP must not exchange; its own word for that is no_sync."""
+        self._waiting.close()
+        if self._micro + 1 < self.accumulate:
+            self._waiting.enter_context(self.model.no_sync())  # type: ignore[operator]
+
+    def scaled(self, loss: Tensor) -> Tensor:
+        return super().scaled(loss)
+
+    def step(self) -> bool:
+        acted = super().step()
+        self._hold()
+        return acted
+
+    def meet(self) -> None:
+        """DDP's all-reduce is the meeting."""
+
+    def close(self) -> Any:
+        self._waiting.close()

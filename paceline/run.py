@@ -1,0 +1,84 @@
+"""Run: the whole description of a run, as values, as JSON and as one line of text.
+
+Only what the user asked for is in it; defaults that depend on other choices are resolved by `settle`.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Run(BaseModel):
+    """One configuration. A field is named as its flag on the command line."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    workers: int = 1
+    strategy: str | None = None
+    rule: str | None = None
+    exchange: str | None = None
+    topology: str | None = None
+    schedule: str | None = None
+    compress: str | None = None
+    membership: str | None = None
+    comm: str = "auto"
+
+    model: str = "resnet50"
+    classes: int | None = None
+    image_size: int | None = None
+    sequence_length: int | None = None
+    batch_size: int | None = None
+    global_batch: int | None = None
+    source: str = "fake(device)"
+    optimizer: str = "sgd(lr=0.01, momentum=0.9)"
+    memory_format: Literal["contiguous", "channels_last"] = "contiguous"
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    compile: bool = False
+    accumulate: int = 1
+    clip_norm: float | None = None
+
+    steps: int | None = None
+    epochs: int | None = None
+    warmup: int = 5
+    repeats: int = 5
+    seed: int = 0
+    threads: int | None = None
+    deadline: float = 300.0
+
+    @property
+    def text(self) -> str:
+        """The command that does this run again."""
+        words = ["paceline", "run", "-np", str(self.workers)]
+        for name, value in self.model_dump(exclude={"workers"}, exclude_defaults=True).items():
+            flag = "--" + name.replace("_", "-")
+            words += [flag] if value is True else [flag, _written(value)]
+        return shlex.join(words)
+
+    def with_(self, **changes: Any) -> Run:
+        return Run.model_validate({**self.model_dump(), **changes})
+
+    @property
+    def reference(self) -> str | None:
+        """The reference that is raced instead of a strategy of ours, if one is."""
+        return self.strategy if self.strategy in ("ddp", "limit") else None
+
+    @property
+    def per_worker(self) -> int:
+        """Samples of one worker per backward."""
+        if self.batch_size is not None:
+            return self.batch_size
+        if self.global_batch is not None:
+            return self.global_batch // (self.workers * self.accumulate)
+        return 32
+
+    @property
+    def samples_per_step(self) -> int:
+        """Samples of all workers per update."""
+        return self.per_worker * self.workers * self.accumulate
+
+
+def _written(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,12 @@
+"""Where the arena is cut and in which order chunks leave."""
+
+from paceline.menu import Menu
+
+MENU = Menu(
+    "schedule",
+    {
+        "bsp": "paceline.schedules.bsp:Bsp",
+        "wfbp": "paceline.schedules.wfbp:Wfbp",
+        "fusion": "paceline.schedules.fusion:Fusion",
+    },
+)

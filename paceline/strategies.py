@@ -1,0 +1,41 @@
+"""The names people know, each one line of axes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from paceline.errors import UnknownName
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """A bundle of axes. `stands_for` is the published system; `same_result` as all-reduce or not."""
+
+    name: str
+    stands_for: str
+    rule: str = "grad"
+    exchange: str = "allreduce"
+    schedule: str = "fusion"
+    compressor: str = "none"
+    membership: str = "fixed"
+    same_result: bool = True
+
+
+STRATEGIES = {
+    strategy.name: strategy
+    for strategy in (
+        Strategy("allreduce", "paceline's default: every rank applies the mean gradient"),
+        Strategy("horovod", "Horovod: all-reduce of fused tensors", schedule="fusion(mb=64)"),
+        Strategy("replicated", "tf_cnn_benchmarks and tensorpack: variable update replicated"),
+        Strategy("bsp", "ddl-benchmarks BSP-A2A: one message after backward", schedule="bsp"),
+        Strategy("wfbp", "ddl-benchmarks WFBP-A2A: every tensor when it is ready", schedule="wfbp"),
+    )
+}
+
+REFERENCES = ("ddp", "limit")
+
+
+def find(name: str) -> Strategy:
+    if name not in STRATEGIES:
+        raise UnknownName("strategy", name, [*STRATEGIES, *REFERENCES])
+    return STRATEGIES[name]

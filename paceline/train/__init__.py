@@ -1,0 +1,1 @@
+"""Training: the step, evaluation, loss scaling."""

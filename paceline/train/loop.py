@@ -1,0 +1,87 @@
+"""The step on one screen."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from paceline.bench.measure import Meter
+from paceline.errors import NonFinite, WorkloadError
+from paceline.types import Workload
+
+_HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass
+class Training:
+    """Everything one rank needs to train: `pace` is a Pace or a reference."""
+
+    workload: Workload
+    model: Any
+    pace: Any
+    batches: Iterator[Any]
+    rank: int = 0
+    accumulate: int = 1
+    precision: str = "fp32"
+    device: str = "cpu"
+    losses: list[float] = field(default_factory=list)
+
+    def steps(self, count: int, meter: Meter) -> None:
+        """`count` updates; the meter learns where the time went."""
+        for _ in range(count):
+            meter.start()
+            for _ in range(self.accumulate):
+                batch = next(self.batches)
+                meter.lap("data")
+                with self._autocast():
+                    loss = self.workload.loss(self.model, batch)
+                meter.lap("forward")
+                self._check(loss)
+                self.pace.scaled(loss).backward()
+                meter.lap("backward")
+                self.pace.step()
+            meter.add("exposed", self.pace.times.exposed)
+            meter.add("update", self.pace.times.update)
+            meter.stop()
+
+    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
+        if self.precision == "fp32":
+            return contextlib.nullcontext()
+        return torch.autocast(self.device, dtype=_HALF[self.precision])
+
+    def _check(self, loss: Any) -> None:
+        """A loss must be one finite number. On a GPU looking would stop the stream: there the last is kept."""
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            raise WorkloadError(f"the loss is {_spoken(loss)}", why="it must be a tensor with one element")
+        if self.device != "cpu":
+            self._last = loss.detach()
+            return
+        self._keep(loss.item())
+
+    def _keep(self, value: float) -> None:
+        self.losses.append(value)
+        if not math.isfinite(value) and not self._is_scaled():
+            raise NonFinite(
+                f"rank {self.rank}: the loss is {value} at step {self.pace.steps}",
+                why="training cannot go on from there",
+                remedy="a smaller learning rate, or look at the batch of that rank",
+            )
+
+    def _is_scaled(self) -> bool:
+        """While the loss scale can still fall, an overflow is a skipped step and not the end."""
+        scale = self.pace.loss_scale
+        return scale is not None and scale.value > 1.0
+
+    def settle(self) -> None:
+        """At the end of a block, off the clock: look at the last loss of a GPU."""
+        if self.device != "cpu":
+            self._keep(self._last.item())
+
+
+def _spoken(value: Any) -> str:
+    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__

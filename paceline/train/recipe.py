@@ -1,0 +1,46 @@
+"""Any optimizer of torch.optim by the words of the command line: `sgd(lr=0.1, momentum=0.9)`, `adamw(lr=1e-3)`."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from paceline.errors import BadMember, UnknownName
+from paceline.grammar import Spec, parse
+from paceline.menu import bind
+
+
+def optimizers() -> dict[str, type[torch.optim.Optimizer]]:
+    """Every optimizer of the installed torch, by its name in small letters."""
+    found = inspect.getmembers(torch.optim, inspect.isclass)
+    return {
+        name.lower(): cls
+        for name, cls in found
+        if issubclass(cls, torch.optim.Optimizer) and cls is not torch.optim.Optimizer
+    }
+
+
+def make_optimizer(text: str, parameters: Iterable[Any]) -> torch.optim.Optimizer:
+    spec = parse(text)
+    known = optimizers()
+    if spec.word.lower() not in known:
+        raise UnknownName("optimizer", spec.word, known)
+    cls = known[spec.word.lower()]
+    names = [name for name in inspect.signature(cls).parameters if name != "params"]
+    given = bind(spec, names, required=[])
+    try:
+        return cls(parameters, **{name: _value(written) for name, written in given.items()})
+    except (TypeError, ValueError) as problem:
+        raise BadMember(text, why=str(problem)) from None
+
+
+def _value(written: Spec) -> Any:
+    text = {"true": "True", "false": "False", "none": "None"}.get(str(written).lower(), str(written))
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text

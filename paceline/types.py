@@ -1,0 +1,219 @@
+"""The values that paceline passes around: frozen, dumb, free of torch."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Who is in the group for this step, seen from one rank. `nodes[r]` is the host index of rank r."""
+
+    rank: int
+    size: int
+    nodes: tuple[int, ...] = ()
+    generation: int = 0
+
+    def node_of(self, rank: int) -> int:
+        return self.nodes[rank] if self.nodes else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One tensor of an arena."""
+
+    name: str
+    numel: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each tensor lies in an arena: slots one after another, then a tail of one flag per slot.
+
+        | slot 0 | slot 1 | ... | slot L-1 | flags |
+
+    Slots stand in the order in which gradients become ready. Flag i of the sum counts the ranks on
+    which tensor i had a gradient, so that a parameter unused everywhere is told from a zero gradient.
+    """
+
+    slots: tuple[Slot, ...]
+    itemsize: int = 4
+    tail: int = 0
+
+    @cached_property
+    def offsets(self) -> tuple[int, ...]:
+        """offsets[i] is the first element of slot i; the last entry is where the tail begins."""
+        return (0, *accumulate(slot.numel for slot in self.slots))
+
+    @property
+    def numel(self) -> int:
+        return self.offsets[-1] + self.tail
+
+    @property
+    def nbytes(self) -> int:
+        return self.numel * self.itemsize
+
+    def slots_in(self, start: int, stop: int) -> tuple[int, ...]:
+        """The slots that share an element with [start, stop), which may cut through tensors."""
+        first = bisect_right(self.offsets, start) - 1
+        last = bisect_left(self.offsets, stop)
+        return tuple(i for i in range(first, min(last, len(self.slots))) if self.slots[i].numel)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A range [start, stop) of one arena; what travels as one message."""
+
+    index: int
+    start: int
+    stop: int
+    arena: int = 0
+
+    @property
+    def numel(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Where an arena is cut, in elements, ends included: (0, 10, 25) is two chunks."""
+
+    cuts: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.cuts) < 2 or self.cuts[0] != 0 or list(self.cuts) != sorted(set(self.cuts)):
+            raise ValueError(f"cut points must rise from 0 to the end of the arena; got {self.cuts}")
+
+    def chunks(self, arena: int = 0, first: int = 0) -> tuple[Chunk, ...]:
+        pairs = zip(self.cuts, self.cuts[1:], strict=False)
+        return tuple(Chunk(first + k, start, stop, arena) for k, (start, stop) in enumerate(pairs))
+
+
+class Unit(NamedTuple):
+    """What the dispatcher lets leave: one phase of one chunk in one step."""
+
+    step: int
+    chunk: int
+    phase: int = 0
+
+    def __str__(self) -> str:
+        phase = f", phase {self.phase}" if self.phase else ""
+        return f"chunk {self.chunk}{phase} at step {self.step}"
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What a schedule may look at: the layout, and when each slot was ready in backward (seconds)."""
+
+    layout: Layout
+    ready: tuple[float, ...] = ()
+    forward: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A measured link: a message of n bytes takes latency + n / bandwidth seconds."""
+
+    latency: float
+    bandwidth: float
+
+    def seconds(self, nbytes: float) -> float:
+        return self.latency + nbytes / self.bandwidth
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Where ranks are, for declaring traffic: `nodes[r]` is the host index of rank r."""
+
+    nodes: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        return len(self.nodes)
+
+    @classmethod
+    def of_one_host(cls, size: int) -> Cluster:
+        return cls((0,) * size)
+
+
+class Flow(NamedTuple):
+    """Bytes that one rank must get from another in one round of an exchange."""
+
+    src: int
+    dst: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One vector that a rule sends through the exchange."""
+
+    name: str
+    needs_consensus: bool
+    lossy_ok: bool
+
+
+class Event(NamedTuple):
+    """One line of the event stream: engine and simulator emit the same kinds.
+
+    kind: begin, forward, backward, ready, leave, back, waited, updated, end. `what` is the slot of
+    `ready` and the chunk of `leave` and `back`; seconds are of the clock that the emitter was given.
+    """
+
+    seconds: float
+    kind: str
+    step: int
+    what: int = -1
+    phase: int = 0
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A network with its loss and its samples.
+
+    model   a torch Module
+    loss    loss(model, batch) -> a scalar, the mean over the batch
+    batch   batch(ids) -> the samples with these ids (an int64 tensor), as tensors on the CPU
+    unit    what one sample is called: "img", "sequence", ...
+    """
+
+    model: Any
+    loss: Callable[[Any, Any], Any]
+    batch: Callable[[Any], Any]
+    unit: str = "img"
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """How far an indexable source has come: the next global batch of an epoch."""
+
+    epoch: int = 0
+    step: int = 0
+    seed: int = 0
+
+
+Seconds = Callable[[float], float]
+
+
+def spread(total: int, parts: int, grain: int = 1) -> tuple[int, ...]:
+    """Bounds that cut `total` into `parts` ranges as even as multiples of `grain` allow."""
+    blocks = -(-total // grain)
+    return tuple(min(total, grain * (blocks * k // parts)) for k in range(parts + 1))
+
+
+@dataclass(frozen=True)
+class Axes:
+    """The six bold words of a run, as members."""
+
+    rule: Any
+    exchange: Any
+    schedule: Any
+    compressor: Any
+    membership: Any
+    topology: Any = None
+    notes: Sequence[str] = field(default=())

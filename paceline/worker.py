@@ -1,0 +1,163 @@
+"""The entry point of one rank: reads the run from the job's folder, measures it, leaves what it saw there.
+
+folder/run.json   ->   train   ->   folder/rank-K.json   or   folder/rank-K.failed.json
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import resource
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from paceline.errors import PacelineError
+from paceline.record import write
+from paceline.run import Run
+
+
+def main() -> int:
+    folder = Path(os.environ["PACELINE_JOB"])
+    rank = int(os.environ["RANK"])
+    state: dict[str, Any] = {"step": -1}
+    try:
+        result = work(Run.model_validate_json((folder / "run.json").read_text()), state)
+    except BaseException as problem:
+        return _report(folder, rank, state["step"], problem)
+    write(folder / f"rank-{rank}.json", json.dumps(result))
+    return 0
+
+
+def _report(folder: Path, rank: int, step: int, problem: BaseException) -> int:
+    expected = isinstance(problem, PacelineError)
+    exit_code = problem.exit_code if isinstance(problem, PacelineError) else 1
+    failure = {
+        "rank": rank,
+        "step": step,
+        "kind": type(problem).__name__,
+        "error": str(problem) if expected else f"{type(problem).__name__}: {problem}",
+        "traceback": "" if expected else traceback.format_exc(),
+        "exit_code": exit_code,
+    }
+    write(folder / f"rank-{rank}.failed.json", json.dumps(failure))
+    if not expected:
+        print(failure["traceback"], file=sys.stderr, flush=True)
+    return exit_code
+
+
+def work(run: Run, state: dict[str, Any]) -> dict[str, Any]:
+    """Build, warm up, measure; everything that this rank saw."""
+    import torch
+
+    from paceline.build import training_of
+    from paceline.comm.connect import connect, position
+    from paceline.compose import Machine, compose
+    from paceline.engine.device import find
+
+    where = position(os.environ)
+    torch.set_num_threads(run.threads or int(os.environ.get("OMP_NUM_THREADS", "1")))
+    device = find(where.local_rank)
+    axes = compose(run, Machine(torch.cuda.device_count()))
+    choice = "gloo" if run.reference == "ddp" and run.comm == "auto" and device.kind == "cpu" else run.comm
+    comm = connect(where, choice, run.deadline, cuda=device.kind == "cuda")
+    failure = "failed"
+    try:
+        training = training_of(run, axes, comm, device)
+        result = measure(run, training, comm, state)
+        comm.barrier()
+        failure = ""
+    finally:
+        comm.close(failure)
+    return {**result, "comm": type(comm).__name__.removesuffix("Comm").lower(), "device": device.kind}
+
+
+def measure(run: Run, training: Any, comm: Any, state: dict[str, Any]) -> dict[str, Any]:
+    """Warm-up steps, then blocks of measured steps; every rank times its own."""
+    from paceline.bench.measure import Meter
+    from paceline.bench.memory import PeakMemory
+
+    state["step"] = 0
+    with PeakMemory() as memory:
+        training.steps(max(1, run.warmup), Meter())
+    blocks, length = _lengths(run, training)
+    meter, seconds, before, began = Meter(), [], comm.received(), time.process_time()
+    gc.collect()
+    for block in range(blocks):
+        comm.barrier()
+        start = time.perf_counter()
+        training.steps(length, meter)
+        training.settle()
+        seconds.append(time.perf_counter() - start)
+        state["step"] = training.pace.steps
+        if comm.rank == 0:
+            _tell(run, block, blocks, length / seconds[-1], training)
+    steps = blocks * length
+    received = [(now - then) / steps for now, then in zip(comm.received(), before, strict=True)]
+    cpu = (time.process_time() - began) / steps
+    return {
+        "rank": comm.rank,
+        "pid": os.getpid(),
+        "unit": training.workload.unit,
+        "samples": run.per_worker * run.accumulate * length,
+        "seconds": seconds,
+        "steps": meter.steps,
+        "parts": meter.parts,
+        "received_per_step": received,
+        "cpu_seconds_per_step": cpu,
+        "pss_peak": memory.peak,
+        "rss_peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "losses": list(training.losses),
+        "events": _events(training),
+        "plan": _plan(training),
+        "notes": [training.pace.note] if run.reference else [],
+        "skipped": training.pace.loss_scale.skipped if training.pace.loss_scale else 0,
+    }
+
+
+def _lengths(run: Run, training: Any) -> tuple[int, int]:
+    """Blocks and steps per block: repeats of some steps, or epochs."""
+    if run.epochs is None:
+        return run.repeats, run.steps or 10
+    from paceline import sources
+
+    return run.epochs, max(1, sources.MENU.make(run.source).epoch(run.samples_per_step))
+
+
+def _tell(run: Run, block: int, blocks: int, steps_per_second: float, training: Any) -> None:
+    rate = steps_per_second * run.per_worker * run.accumulate
+    word = "epoch" if run.epochs else "repeat"
+    unit = training.workload.unit
+    print(
+        f"{word} {block + 1}/{blocks}: {rate:.1f} {unit}/sec per worker, loss {training.losses[-1]:.4f}",
+        flush=True,
+    )
+
+
+def _events(training: Any, steps: int = 3) -> list[Any]:
+    """The event stream of a few more steps, off the record's clock."""
+    from paceline.bench.measure import Meter
+
+    log: list[Any] = []
+    training.pace.record_events(log)
+    training.steps(steps, Meter())
+    training.pace.record_events(None)
+    return log
+
+
+def _plan(training: Any) -> dict[str, Any]:
+    engine = getattr(training.pace, "engine", None)
+    if engine is None:
+        return {}
+    sizes = [chunk.numel * engine.arenas[chunk.arena].layout.itemsize for chunk in engine.chunks]
+    return {"chunks": len(sizes), "nbytes": sizes, "arenas": len(engine.arenas)}
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    # Other ranks' threads may still hold locks of torch; leaving at once cannot hang.
+    os._exit(code)

@@ -1,0 +1,78 @@
+"""What every source of the menu promises."""
+
+import subprocess
+import sys
+from itertools import islice
+
+import pytest
+import torch
+
+from paceline.errors import WrongCommand
+from paceline.models.resolve import build
+from paceline.sources import MENU
+from paceline.types import Cursor, View
+
+# Each source as it is run here, with 40 samples.
+SOURCES = ["fake(samples=40)", "fake(location=cpu, samples=40)"]
+
+
+def take(source, count, *, view=View(0, 1), cursor=Cursor()):  # noqa: B008 frozen values
+    workload = build("mlp(hidden=4, image_size=4)")
+    return list(islice(source.batches(workload, view, 8, cursor, lambda batch: batch), count))
+
+
+@pytest.fixture(params=SOURCES)
+def source(request):
+    return MENU.make(request.param)
+
+
+def test_every_source_of_the_menu_is_tested_here():
+    assert {text.partition("(")[0] for text in SOURCES} == set(MENU.names())
+
+
+def test_a_source_prints_as_it_is_written(source):
+    assert MENU.make(str(source)) == source
+
+
+def test_a_source_says_its_word_and_kind(source):
+    assert source.name in MENU.names()
+    assert source.kind in ("indexable", "stream")
+
+
+def test_an_epoch_counts_whole_global_batches(source):
+    assert source.epoch(8) == 5
+    assert source.epoch(9) == 4
+
+
+def test_a_global_batch_larger_than_the_source_is_refused(source):
+    with pytest.raises(WrongCommand, match="only 40 samples"):
+        source.epoch(41)
+    with pytest.raises(WrongCommand, match="only 40 samples"):
+        next(source.batches(build("mlp(hidden=4, image_size=4)"), View(0, 1), 41, Cursor(), lambda batch: batch))
+
+
+def test_ranks_together_see_what_one_rank_sees(source):
+    for step, whole in enumerate(take(source, 7)):
+        shares = [take(source, 7, view=View(rank, 3))[step] for rank in range(3)]
+        for index, part in enumerate(whole):
+            assert torch.equal(torch.cat([share[index] for share in shares]), part)
+
+
+def test_a_source_resumes_from_a_cursor(source):
+    whole, resumed = take(source, 8), take(source, 3, cursor=Cursor(epoch=1, step=0))
+    for a, b in zip(whole[5:], resumed, strict=True):
+        assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def test_a_source_leaves_the_global_random_state_alone(source):
+    before = torch.get_rng_state()
+    take(source, 3)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_listing_and_making_sources_loads_no_torch():
+    code = (
+        "import sys; from paceline.sources import MENU; MENU.make('fake(cpu)').epoch(8);"
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
