@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from paceline import compressors, exchanges, memberships, rules, schedules, sources
+from paceline import compressors, exchanges, memberships, models, rules, schedules, sources
 from paceline.comm import MENU as COMMS
 from paceline.errors import PacelineError, Refused, WrongCommand
 from paceline.grammar import parse
@@ -47,12 +47,12 @@ def axes_of(run: Run) -> Axes:
 def compose(run: Run, machine: Machine | None = None) -> Axes | None:
     """The axes of a sound run, with its notes; None for a reference. Raises Refused with every problem."""
     problems: list[str] = []
-    axes: Axes | None = None
-    try:
-        axes = None if run.reference else axes_of(run)
-        _check_words(run)
-    except WrongCommand as problem:
-        problems.append(str(problem))
+    for check_words in _axes_words, _other_words:
+        try:
+            check_words(run)
+        except WrongCommand as problem:
+            problems.append(str(problem))
+    axes = None if run.reference or problems else axes_of(run)
     problems += [str(problem) for check in _RUN_CHECKS for problem in check(run, machine or Machine())]
     if axes is not None:
         problems += [str(problem) for rule in _AXES_CHECKS for problem in rule(axes)]
@@ -61,12 +61,20 @@ def compose(run: Run, machine: Machine | None = None) -> Axes | None:
     return None if axes is None else Axes(**{**vars(axes), "notes": tuple(_notes(run, axes))})
 
 
-def _check_words(run: Run) -> None:
+def _axes_words(run: Run) -> None:
+    if not run.reference:
+        axes_of(run)
+
+
+def _other_words(run: Run) -> None:
     """Words whose members are built by the workers: only their spelling is checked here."""
     if run.comm != "auto":
         COMMS.check(run.comm)
     sources.MENU.make(run.source)
     parse(run.optimizer)
+    model = parse(run.model).word
+    if ":" not in model:
+        models.MENU.check(model)
 
 
 # what a run may not ask for ------------------------------------------------------------------------

@@ -12,8 +12,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from paceline.comm.lockstep import DEADLINE
 from paceline.comm.memory import host_identity
+from paceline.comm.queue import DEADLINE
 from paceline.comm.store import FolderStore, MemoryStore, Store
 from paceline.errors import PeerLost, WrongCommand
 

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from paceline.comm import futex, memory
-from paceline.comm.lockstep import DEADLINE, Lockstep
+from paceline.comm.lockstep import Lockstep
+from paceline.comm.queue import DEADLINE
 from paceline.comm.store import Store
 from paceline.errors import PeerLost
 

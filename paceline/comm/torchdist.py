@@ -15,9 +15,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from paceline.comm.lockstep import DEADLINE, parts_of
+from paceline.comm.lockstep import parts_of
+from paceline.comm.queue import DEADLINE
 from paceline.errors import PeerLost
 from paceline.types import spread
+
+
+_WIDER = {torch.int16: torch.int32, torch.uint16: torch.int32, torch.uint32: torch.int64, torch.bool: torch.int32}
 
 
 class TorchWork:
@@ -88,6 +92,8 @@ class TorchDist:
     def all_sum(self, src: Tensor, dst: Tensor, key: object = "") -> TorchWork:
         if not src.numel():
             return TorchWork(self, None, "")
+        if src.dtype in _WIDER:
+            return self._wide_sum(src, dst, key)
         dst.copy_(src)
         bounds = parts_of(src, self.size)
         mine = bounds[self.rank + 1] - bounds[self.rank]
@@ -95,6 +101,14 @@ class TorchDist:
             if peer != self.rank:
                 self._received[peer] += (mine + bounds[peer + 1] - bounds[peer]) * src.itemsize
         return self._start("all_sum", key, dist.all_reduce(dst, group=self._group, async_op=True))
+
+    def _wide_sum(self, src: Tensor, dst: Tensor, key: object) -> TorchWork:
+        """For the dtypes that gloo and nccl do not add."""
+        wide = src.to(_WIDER[src.dtype])
+        total = torch.empty_like(wide)
+        work = self.all_sum(wide, total, key)
+        work._after = lambda: dst.copy_(total)
+        return work
 
     def reduce_scatter(self, src: Tensor, dst: Tensor, key: object = "") -> TorchWork:
         bounds = spread(src.numel(), self.size)

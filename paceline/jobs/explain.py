@@ -71,9 +71,7 @@ def spoken(explanation: Explanation) -> list[str]:
         lines.append(f"{'bytes':11} not known: {run.model} is not one of the shipped models")
         return lines
     sizes = explanation.chunks
-    lines.append(
-        f"{'chunks':11} {len(sizes)}: smallest {min(sizes):,}, median {median(sizes):,.0f}, largest {max(sizes):,} bytes"
-    )
+    lines.append(f"{'chunks':11} {len(sizes)}: {min(sizes):,} to {max(sizes):,} bytes, median {median(sizes):,.0f}")
     lines.append(
         f"{'bytes':11} {explanation.model_bytes:,} of gradient; "
         f"{max(explanation.received):,} received per worker and step in {explanation.rounds} round(s)"

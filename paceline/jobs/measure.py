@@ -18,7 +18,6 @@ from paceline.bench.environment import capture
 from paceline.bench.stats import mean_interval, standard_error, summary
 from paceline.compose import Machine, compose
 from paceline.launchers.local import Local
-from paceline.models import MENU as MODELS
 from paceline.record import Record
 from paceline.run import Run
 
@@ -32,9 +31,6 @@ def machine() -> Machine:
 
 def check(run: Run) -> list[str]:
     """Refuse what cannot run, before anything starts; the notes of what can."""
-    word = run.model.partition("(")[0].strip()
-    if ":" not in word:
-        MODELS.check(word)
     axes = compose(run, machine())
     return [] if axes is None else list(axes.notes)
 

@@ -32,6 +32,10 @@ class Bell:
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._lock = threading.Lock()
 
+    @property
+    def signals(self) -> list[int]:
+        return [number for number in self.rung if number != CALLED]
+
     @contextmanager
     def caught(self) -> Iterator[None]:
         """Signals ring while this lasts. What the shell told us to ignore (nohup, &) stays ignored."""

@@ -11,7 +11,8 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -39,8 +40,9 @@ class LocalJob:
         self._began = time.monotonic()
         self._ended: dict[int, float] = {}
         self._workers: list[Worker] = []
-        self._output, self._bell, self._guard = output, Bell(), Guard()
-        self._lock = threading.RLock()
+        self._output, self._guard, self._bell = output, Guard(), Bell()
+        self._lock = threading.Lock()
+        self._holder = 0
         self._open = True
         self._outcome: BaseException | None = WorkerFailed("the job was stopped before its workers ended")
 
@@ -62,23 +64,28 @@ class LocalJob:
         Otherwise stop all others and raise: WorkerFailed for the first that failed, Stopped for SIGINT and
         SIGTERM (seen only if this is the main thread).
         """
-        with self._lock:
+        with self._held():
             if self._open:
-                with self._bell.caught():
-                    self._watch_to_the_end()
-            if self._outcome:
-                raise self._outcome
+                try:
+                    outcome = self._watch()
+                finally:
+                    self._end()
+                self._outcome = outcome or self._output.problem
+        if self._outcome:
+            raise self._outcome
 
     def stop(self) -> None:
         """End all workers: SIGTERM, and SIGKILL after a grace of 2 s or at once on Ctrl-C."""
         if not self._open:
             return
         self._bell.ring()  # wakes a wait() in another thread
-        with self._lock:
+        if self._holder == threading.get_ident():
+            return  # called by on_line: the wait() around it stops
+        with self._held():
             if self._open:
-                with self._bell.caught():
-                    self._end()
-                self._raise_signal()
+                self._end()
+        if self._bell.signals:
+            raise Stopped(self._bell.signals[0])
 
     def __enter__(self) -> LocalJob:
         return self
@@ -88,18 +95,23 @@ class LocalJob:
     ) -> None:
         self.stop()
 
-    def _watch_to_the_end(self) -> None:
-        try:
-            outcome = self._watch()
-        finally:
-            self._end()
-        self._outcome = outcome
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        """One thread at a time looks after the workers, and signals are its to handle."""
+        with self._lock, self._bell.caught():
+            self._holder = threading.get_ident()
+            try:
+                yield
+            finally:
+                self._holder = 0
 
     def _watch(self) -> BaseException | None:
         while self._running():
             self._turn(None)
             if self._bell.rung:
                 return self._asked_to_stop()
+            if self._output.problem:
+                return self._output.problem
             if any(worker.status for worker in self._workers):
                 return self._cause()
         self._turns(None, lambda: bool(self._output.waiting) and not self._bell.rung)
@@ -109,18 +121,13 @@ class LocalJob:
         number = self._bell.rung[0]
         return self._outcome if number == CALLED else Stopped(number)
 
-    def _raise_signal(self) -> None:
-        signals = [number for number in self._bell.rung if number != CALLED]
-        if signals:
-            raise Stopped(signals[0])
-
     def _cause(self) -> WorkerFailed:
         """Others die of the first failure within moments, and may be quicker to end than the one that caused it."""
         began = time.monotonic()
-        self._turns(MOMENT, lambda: not self._bell.rung)
+        self._turns(MOMENT, self._in_peace)
         self.failures = self._failures()
-        while self.failures[0].consequence and time.monotonic() < began + PATIENCE and self._running():
-            self._turns(0.05, lambda: not self._bell.rung)
+        while self.failures[0].consequence and time.monotonic() < began + PATIENCE and self._in_peace():
+            self._turn(0.05)
             self.failures = self._failures()
         return failed(self.failures[0], self.folder)
 
@@ -141,6 +148,9 @@ class LocalJob:
                     )
                 )
         return in_order(found)
+
+    def _in_peace(self) -> bool:
+        return bool(self._running()) and not self._bell.rung
 
     def _running(self) -> list[Worker]:
         return [worker for worker in self._workers if worker.running]
@@ -181,14 +191,13 @@ class LocalJob:
 
     def _end(self) -> None:
         try:
+            asked = len(self._bell.signals)
             self._send(signal.SIGTERM)
-            rung = len(self._bell.rung)
-            self._turns(GRACE, lambda: bool(self._running()) and len(self._bell.rung) == rung)
+            self._turns(GRACE, lambda: bool(self._running()) and len(self._bell.signals) == asked)
             self._send(signal.SIGKILL)
             self._turns(LAST, lambda: bool(self._running()))
-            self._turns(LAST, lambda: bool(self._output.waiting) and len(self._bell.rung) == rung)
+            self._turns(LAST, lambda: bool(self._output.waiting) and len(self._bell.signals) == asked)
         finally:
-            self._send(signal.SIGKILL)
             self._close()
 
     def _send(self, number: int) -> None:
@@ -197,11 +206,12 @@ class LocalJob:
 
     def _close(self) -> None:
         self._open = False
+        self._send(signal.SIGKILL)
         for worker in self._running():
             log.warning("rank %d (pid %d) does not end, even by SIGKILL", worker.rank, worker.pid)
         for worker in self._workers:
             worker.close()
-        # What was killed together with a worker is init's to reap, which takes a moment.
+        # What was killed together with a worker takes a moment to die.
         limit = time.monotonic() + MOMENT
         while not all(worker.group_is_gone() for worker in self._workers) and time.monotonic() < limit:
             time.sleep(0.002)

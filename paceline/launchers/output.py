@@ -79,26 +79,24 @@ class Lines:
 class Outlet:
     """An output of the launcher, written only as far as it does not block; a reader that left is not missed."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream
         self._waiting = bytearray()
         self._poll = select.poll()
-        try:
-            stream.flush()
-            self.fd = stream.fileno()
+        self.fd = _number_of(stream)
+        if self.fd >= 0:
             self._poll.register(self.fd, select.POLLOUT)
-        except (OSError, ValueError):  # no file behind it (a notebook, a test), or a reader that left before us
-            self.fd = -1
+            self._flush()
 
     @property
     def waiting(self) -> int:
         return len(self._waiting)
 
     def put(self, block: bytes) -> None:
-        if self.fd < 0:
-            self._stream.write(block.decode("utf-8", "replace"))
-        else:
+        if self.fd >= 0:
             self._waiting += block
+        elif self._stream:
+            self._stream.write(block.decode("utf-8", "replace"))
 
     def pump(self) -> None:
         while self._waiting and self._poll.poll(0):
@@ -108,13 +106,21 @@ class Outlet:
             except BlockingIOError:
                 return
             except OSError as problem:
-                if problem.errno not in (errno.EPIPE, errno.EIO):
-                    raise
-                written = self._give_up()
+                written = self._give_up(problem)
             del self._waiting[:written]
 
-    def _give_up(self) -> int:
+    def _flush(self) -> None:
+        """What this process printed before comes first."""
+        assert self._stream is not None
+        try:
+            self._stream.flush()
+        except OSError as problem:
+            self._give_up(problem)
+
+    def _give_up(self, problem: OSError) -> int:
         """`| head` took what it wanted. The run and its logs go on, and later prints of this process must not fail."""
+        if problem.errno not in (errno.EPIPE, errno.EIO):
+            raise problem
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, self.fd, inheritable=self.fd <= 2)
         os.close(nothing)
@@ -122,15 +128,25 @@ class Outlet:
 
 
 class Output:
-    """Where the lines of all ranks go."""
+    """Where the lines of all ranks go.
+
+    Nothing is raised while workers are watched or stopped: the first `problem` is kept for the job to see, and
+    lines after it are dropped.
+    """
 
     def __init__(
-        self, folder: Path, stdout: TextIO, stderr: TextIO, *, prefix: bool, on_line: OnLine | None = None
+        self,
+        folder: Path,
+        stdout: TextIO | None,
+        stderr: TextIO | None,
+        *,
+        prefix: bool,
+        on_line: OnLine | None = None,
     ) -> None:
         self._folder, self._prefix, self._on_line = folder, prefix, on_line
         self._outlets = {"stdout": Outlet(stdout), "stderr": Outlet(stderr)}
         self._logs: dict[int, IO[bytes]] = {}
-        self._failed = False
+        self.problem: BaseException | None = None
 
     @property
     def full(self) -> bool:
@@ -139,24 +155,25 @@ class Output:
     @property
     def waiting(self) -> list[int]:
         """The files that have to become writable."""
-        return [outlet.fd for outlet in self._outlets.values() if outlet.waiting and not self._failed]
+        return [outlet.fd for outlet in self._outlets.values() if outlet.waiting and not self.problem]
 
     def open(self, rank: int) -> None:
         self._logs[rank] = (self._folder / f"rank-{rank}.log").open("wb")
 
     def put(self, rank: int, stream: str, block: bytes) -> None:
-        """Pass whole lines on. The first problem is raised, later lines are dropped: the job is being stopped."""
-        if not self._failed:
-            self._try(lambda: self._put(rank, stream, block))
+        """Pass whole lines on."""
+        self._try(lambda: self._put(rank, stream, block))
 
     def pump(self) -> None:
         for outlet in self._outlets.values():
-            if not self._failed:
-                self._try(outlet.pump)
+            self._try(outlet.pump)
 
     def close(self) -> None:
         for log in self._logs.values():
-            log.close()
+            try:
+                log.close()
+            except OSError:  # what could not be written before cannot be written now; `problem` has it
+                pass
 
     def _put(self, rank: int, stream: str, block: bytes) -> None:
         self._logs[rank].write(block)
@@ -174,15 +191,23 @@ class Output:
         return mark + block[:-1].replace(b"\n", b"\n" + mark) + b"\n"
 
     def _try(self, action: Callable[[], None]) -> None:
+        if self.problem:
+            return
         try:
             action()
-        except OSError as problem:
-            self._failed = True
-            if problem.errno != errno.ENOSPC:
-                raise
-            raise NoRoom(
-                "what the workers print cannot be written", why=f"the disk of {self._folder} is full"
-            ) from None
-        except BaseException:
-            self._failed = True
-            raise
+        except BaseException as problem:
+            self.problem = self._explained(problem)
+
+    def _explained(self, problem: BaseException) -> BaseException:
+        if isinstance(problem, OSError) and problem.errno == errno.ENOSPC:
+            why = f"the disk is full that holds {self._folder} or the file where the output goes"
+            return NoRoom("what the workers print cannot be written", why=why)
+        return problem
+
+
+def _number_of(stream: TextIO | None) -> int:
+    """-1 if there is no file behind it: a notebook, a test, or closed by the shell."""
+    try:
+        return -1 if stream is None else stream.fileno()
+    except (OSError, ValueError):
+        return -1

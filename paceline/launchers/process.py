@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from paceline.errors import PacelineError, WrongCommand
 from paceline.launchers.output import Lines
@@ -66,14 +67,12 @@ class Worker:
         os.close(self.pidfd)
 
     def group_is_gone(self) -> bool:
-        """To be asked after close()."""
+        """To be asked after close(). Zombies do not count: they are init's to reap, and some inits take seconds."""
         try:
             os.killpg(self.pid, 0)
-        except ProcessLookupError:
+        except (ProcessLookupError, PermissionError):
             return True
-        except PermissionError:  # the number belongs to somebody else by now
-            return True
-        return False
+        return not any(_lives_in(self.pid, stat) for stat in Path("/proc").glob("[0-9]*/stat"))
 
     def _lines(self, stream: str, pass_on: PassOn) -> Lines:
         pipe = getattr(self._process, stream)
@@ -88,6 +87,14 @@ class Worker:
     def _remember(self, block: bytes) -> None:
         lines = block[-4096:].decode("utf-8", "replace").split("\n")
         self.last_words = next((line for line in reversed(lines) if line.strip()), self.last_words)
+
+
+def _lives_in(group: int, stat: Path) -> bool:
+    try:
+        state, _, its_group = stat.read_text().rpartition(")")[2].split()[:3]
+    except (OSError, ValueError):
+        return False
+    return int(its_group) == group and state not in "ZX"
 
 
 def _spawn(argv: Sequence[str], environ: Mapping[str, str]) -> subprocess.Popen[bytes]:

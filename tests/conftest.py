@@ -1,0 +1,161 @@
+"""A test leaves nothing behind, and a test that cannot run says so.
+
+Leaks are found by reading /proc, never by starting a process; a test pays for it well under 2 ms.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PATIENCE = 1.0  # seconds in which what is about to end may end
+LASTING = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")  # Python keeps these for the session
+BY_IMPORT = {"PYTEST_CURRENT_TEST", "KMP_INIT_AT_FORK", "KMP_DUPLICATE_LIB_OK", "TORCHINDUCTOR_CACHE_DIR"}
+
+
+@dataclass(frozen=True)
+class Traces:
+    """What a test could leave behind; of processes and sockets, all that could be seen before it."""
+
+    threads: set[threading.Thread]
+    pids: set[str]
+    sockets: set[str]
+    shared_memory: set[str]
+    namespaces: set[str]
+    environ: dict[str, str]
+
+    @classmethod
+    def now(cls) -> Traces:
+        return cls(
+            threads=set(threading.enumerate()),
+            pids=names_in("/proc"),
+            sockets=sockets_of("self"),
+            shared_memory={name for name in names_in("/dev/shm") if "paceline" in name},
+            namespaces=names_in("/run/netns"),
+            environ=dict(os.environ),
+        )
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind() -> Iterator[None]:
+    before = Traces.now()
+    yield
+    problems = leaks(before)
+    if changed := restore(before.environ):
+        problems["environment variables"] = changed
+    if problems:
+        pytest.fail(
+            "; ".join(f"{kind} left behind: {', '.join(what)}" for kind, what in problems.items()), pytrace=False
+        )
+
+
+def leaks(before: Traces) -> dict[str, list[str]]:
+    limit = time.monotonic() + PATIENCE
+    while found := new_since(before):
+        if time.monotonic() > limit:
+            break
+        time.sleep(0.01)
+    return found
+
+
+def new_since(before: Traces) -> dict[str, list[str]]:
+    now = Traces.now()
+    children = child_processes(now.pids - before.pids)
+    found = {
+        "threads": sorted(thread.name for thread in now.threads - before.threads),
+        "processes": [f"{pid} {command_of(pid)}" for pid in children],
+        "ports": listening(now.sockets.union(*map(sockets_of, children)) - before.sockets),
+        "shared memory": sorted(now.shared_memory - before.shared_memory),
+        "namespaces": sorted(now.namespaces - before.namespaces),
+    }
+    return {kind: what for kind, what in found.items() if what}
+
+
+def names_in(folder: str) -> set[str]:
+    try:
+        return set(os.listdir(folder))
+    except OSError:
+        return set()
+
+
+def child_processes(pids: set[str]) -> list[str]:
+    """Those of the pids that are children of this process, zombies too, save what Python keeps for the session."""
+    children = [pid for pid in pids if pid.isdigit() and parent_of(pid) == os.getpid()]
+    return [pid for pid in children if not any(word in command_of(pid) for word in LASTING)]
+
+
+def parent_of(pid: str) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def command_of(pid: str) -> str:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return ""
+    return b" ".join(words).decode(errors="replace")[:120].strip() or "(zombie)"
+
+
+def sockets_of(pid: str) -> set[str]:
+    """The inodes of its sockets."""
+    found = set()
+    for name in names_in(f"/proc/{pid}/fd"):
+        try:
+            target = os.readlink(f"/proc/{pid}/fd/{name}")
+        except OSError:
+            continue
+        if target.startswith("socket:["):
+            found.add(target[8:-1])
+    return found
+
+
+def listening(sockets: set[str]) -> list[str]:
+    """The ports that belong to listening ones among these sockets."""
+    found = []
+    for table in ("/proc/net/tcp", "/proc/net/tcp6") if sockets else ():
+        for row in Path(table).read_text().splitlines()[1:]:
+            words = row.split()
+            if words[3] == "0A" and words[9] in sockets:
+                found.append(f"port {int(words[1].rpartition(':')[2], 16)}")
+    return found
+
+
+def restore(environ: dict[str, str]) -> list[str]:
+    """Put the environment back; the names of what had changed."""
+    names = (environ.keys() | os.environ.keys()) - BY_IMPORT
+    changed = sorted(name for name in names if environ.get(name) != os.environ.get(name))
+    for name in changed:
+        if name in environ:
+            os.environ[name] = environ[name]
+        else:
+            del os.environ[name]
+    return changed
+
+
+def skipped(config: pytest.Config) -> list[Any]:
+    reporter: Any = config.pluginmanager.getplugin("terminalreporter")
+    return reporter.stats.get("skipped", []) if reporter else []
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """In CI everything must be able to run."""
+    if os.environ.get("PACELINE_CI") == "1" and exitstatus == 0 and skipped(session.config):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    verdict = "FAILED in CI, could not run" if os.environ.get("PACELINE_CI") == "1" else "could not run"
+    for report in skipped(terminalreporter.config):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        line = reason.removeprefix("Skipped: ").splitlines()[0]
+        terminalreporter.write_line(f"{verdict}: {report.nodeid}: {line}", yellow=True)

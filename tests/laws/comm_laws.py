@@ -1,0 +1,155 @@
+"""Laws of a comm: functions of one rank's comm that assert. Run on threads and on real processes."""
+
+import torch
+
+from paceline.exchanges.allreduce import AllReduce
+from paceline.types import Cluster, spread
+
+DTYPES = (
+    *(torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64),
+    *(torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64),
+)
+LENGTHS = (0, 1, 3, 17, 1000, 300_001)
+
+
+def value(rank, numel, dtype=torch.float32):
+    """A small-number vector that differs by rank and exactly representable in every dtype."""
+    return ((torch.arange(numel) * 3 + rank) % 5).to(dtype)
+
+
+def total(size, numel, dtype=torch.float32):
+    return sum(value(rank, numel, torch.float64) for rank in range(size)).to(dtype)
+
+
+def sums_of_any_tensor(comm):
+    for numel in LENGTHS:
+        src, dst = value(comm.rank, numel), torch.full((numel,), -1.0)
+        kept = src.clone()
+        comm.all_sum(src, dst, "x").wait()
+        assert torch.equal(dst, total(comm.size, numel)), numel
+        assert torch.equal(src, kept), "the source was written"
+
+
+def sums_of_allocated_memory(comm):
+    for numel in LENGTHS:
+        src, dst = comm.allocate(numel, torch.float32), comm.allocate_result(numel, torch.float32)
+        src.copy_(value(comm.rank, numel))
+        comm.all_sum(src, dst, "x").wait()
+        assert torch.equal(dst, total(comm.size, numel)), numel
+        assert torch.equal(src, value(comm.rank, numel)), "the source was written"
+        comm.barrier()
+
+
+def sums_of_ranges_of_an_arena(comm):
+    src, dst = comm.allocate(1000, torch.float32), comm.allocate_result(1000, torch.float32)
+    src.copy_(value(comm.rank, 1000))
+    works = [comm.all_sum(src[a:b], dst[a:b], f"{a}") for a, b in ((0, 13), (13, 500), (500, 1000))]
+    for work in works:
+        work.wait()
+    assert torch.equal(dst, total(comm.size, 1000))
+    assert all(work.done() for work in works)
+    comm.barrier()
+
+
+def sums_of_any_dtype(comm):
+    for dtype in DTYPES:
+        dst = torch.zeros(77, dtype=dtype)
+        comm.all_sum(value(comm.rank, 77, dtype), dst, dtype).wait()
+        assert torch.equal(dst, total(comm.size, 77, dtype)), dtype
+
+
+def shapes_are_kept(comm):
+    src, dst = value(comm.rank, 24).view(2, 3, 4), torch.zeros(2, 3, 4)
+    comm.all_sum(src, dst).wait()
+    assert torch.equal(dst, total(comm.size, 24).view(2, 3, 4))
+
+
+def repeated_sums_do_not_mix(comm):
+    src, dst = comm.allocate(4096, torch.float32), comm.allocate_result(4096, torch.float32)
+    for step in range(50):
+        src.fill_(comm.rank + step)
+        comm.all_sum(src, dst, step).wait()
+        expected = sum(range(comm.size)) + comm.size * step
+        assert dst[0] == expected
+        assert dst[-1] == expected
+    comm.barrier()
+
+
+def many_sums_may_fly_at_once(comm):
+    pairs = [(value(comm.rank + k, 5000), torch.zeros(5000)) for k in range(20)]
+    works = [comm.all_sum(src, dst, k) for k, (src, dst) in enumerate(pairs)]
+    for k, (work, (_, dst)) in reversed(list(enumerate(zip(works, pairs, strict=True)))):
+        work.wait()
+        assert torch.equal(dst, sum(value(rank + k, 5000) for rank in range(comm.size)))
+
+
+def results_are_bit_identical(comm):
+    generator = torch.Generator().manual_seed(comm.rank)
+    src, dst = torch.randn(9999, generator=generator), torch.zeros(9999)
+    comm.all_sum(src, dst).wait()
+    rows = torch.zeros(comm.size, 9999)
+    comm.all_gather(dst, rows).wait()
+    assert all(torch.equal(row, dst) for row in rows)
+
+
+def a_part_of_the_sum(comm):
+    for numel in (1, 7, 1000, 300_001):
+        bounds = spread(numel, comm.size)
+        mine = slice(bounds[comm.rank], bounds[comm.rank + 1])
+        dst = torch.zeros(mine.stop - mine.start)
+        comm.reduce_scatter(value(comm.rank, numel), dst).wait()
+        assert torch.equal(dst, total(comm.size, numel)[mine])
+
+
+def gathers_stand_in_rank_order(comm):
+    for numel in (0, 1, 5, 300_001):
+        dst = torch.zeros(comm.size * numel)
+        comm.all_gather(value(comm.rank, numel), dst).wait()
+        assert torch.equal(dst, torch.cat([value(rank, numel) for rank in range(comm.size)]))
+
+
+def broadcasts_reach_everybody(comm):
+    for numel in (0, 1, 5, 300_001):
+        for root in {0, comm.size - 1}:
+            tensor = value(comm.rank, numel)
+            comm.broadcast(tensor, root).wait()
+            assert torch.equal(tensor, value(root, numel))
+
+
+def broadcasts_keep_memory_formats(comm):
+    tensor = value(comm.rank, 48).view(2, 2, 3, 4).to(memory_format=torch.channels_last)
+    comm.broadcast(tensor, 0).wait()
+    assert torch.equal(tensor, value(0, 48).view(2, 2, 3, 4))
+    assert tensor.is_contiguous(memory_format=torch.channels_last)
+
+
+def counted_bytes_are_the_declared_ones(comm):
+    numel = 12345
+    src, dst = comm.allocate(numel, torch.float32), comm.allocate_result(numel, torch.float32)
+    before = comm.received()
+    comm.all_sum(src, dst).wait()
+    got = [after - then for after, then in zip(comm.received(), before, strict=True)]
+    declared = [0] * comm.size
+    for flows in AllReduce().traffic(4 * numel, Cluster.of_one_host(comm.size)):
+        for flow in flows:
+            if flow.dst == comm.rank:
+                declared[flow.src] += flow.nbytes
+    assert got == declared
+    comm.barrier()
+
+
+LAWS = (
+    sums_of_any_tensor,
+    sums_of_allocated_memory,
+    sums_of_ranges_of_an_arena,
+    sums_of_any_dtype,
+    shapes_are_kept,
+    repeated_sums_do_not_mix,
+    many_sums_may_fly_at_once,
+    results_are_bit_identical,
+    a_part_of_the_sum,
+    gathers_stand_in_rank_order,
+    broadcasts_reach_everybody,
+    broadcasts_keep_memory_formats,
+    counted_bytes_are_the_declared_ones,
+)

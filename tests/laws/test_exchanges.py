@@ -1,0 +1,75 @@
+"""What every exchange promises, over its MENU: on threads, with the codecs that it can carry."""
+
+import pytest
+import torch
+
+from paceline import compressors, exchanges
+from paceline.comm.thread import run_ranks
+from paceline.types import Chunk, Cluster, Layout, Slot, Unit, View
+
+SIZES = (1, 2, 3, 4, 8)
+
+
+def combine(comm, text, numel, compressor="none"):
+    """One chunk through an exchange; the source, the result and what was received from each rank."""
+    exchange, squeeze = exchanges.MENU.make(text), compressors.MENU.make(compressor)
+    layout = Layout((Slot("x", numel),), 4, 0)
+    src, dst = comm.allocate(numel, torch.float32), comm.allocate_result(numel, torch.float32)
+    codec = squeeze.bind(layout, comm, torch.float32)
+    if codec is not None:
+        dst = torch.zeros(numel)
+    src.copy_((torch.arange(numel) % 7) + comm.rank)
+    kept, before = src.clone(), comm.received()
+    channel = exchange.join(comm, View(comm.rank, comm.size))
+    for phase in range(exchange.phases):
+        chunk = Chunk(0, 0, numel)
+        channel.start(Unit(0, 0, phase), chunk, src, dst, codec).wait()
+    got = [after - then for after, then in zip(comm.received(), before, strict=True)]
+    out = dst.clone()
+    comm.barrier()
+    return kept, src.clone(), out, got
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("text", exchanges.MENU.names())
+@pytest.mark.parametrize("numel", [1, 5, 1000, 70_001])
+def test_a_consensus_exchange_gives_everybody_the_same_sum(text, size, numel):
+    if not exchanges.MENU.make(text).consensus:
+        return
+    found = run_ranks(size, lambda comm: combine(comm, text, numel))
+    expected = sum(kept for kept, _, _, _ in found)
+    for _, _, out, _ in found:
+        assert torch.equal(out, expected)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("text", exchanges.MENU.names())
+@pytest.mark.parametrize("compressor", compressors.MENU.names())
+def test_an_exchange_never_writes_its_source(text, size, compressor):
+    for kept, src, _, _ in run_ranks(size, lambda comm: combine(comm, text, 333, compressor)):
+        assert torch.equal(kept, src)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("text", exchanges.MENU.names())
+@pytest.mark.parametrize("compressor", compressors.MENU.names())
+@pytest.mark.parametrize("numel", [1, 64, 12_345])
+def test_counted_bytes_are_the_declared_ones(text, size, compressor, numel):
+    layout = Layout((Slot("x", numel),), 4, 0)
+    nbytes = compressors.MENU.make(compressor).nbytes(layout, Chunk(0, 0, numel))
+    rounds = exchanges.MENU.make(text).traffic(nbytes, Cluster.of_one_host(size))
+    for rank, (_, _, _, got) in enumerate(run_ranks(size, lambda comm: combine(comm, text, numel, compressor))):
+        declared = [0] * size
+        for flow in (flow for flows in rounds for flow in flows if flow.dst == rank):
+            declared[flow.src] += flow.nbytes
+        assert got == declared
+
+
+def test_allreduce_moves_twice_n_minus_one_nths_of_the_chunk():
+    nbytes = 4 * 64 * 3 * 100
+    for size in (2, 3, 4):
+        received = [0] * size
+        for flows in exchanges.MENU.make("allreduce").traffic(nbytes, Cluster.of_one_host(size)):
+            for flow in flows:
+                received[flow.dst] += flow.nbytes
+        assert received == [2 * (size - 1) * nbytes // size] * size

@@ -1,0 +1,28 @@
+"""Real processes over shm and gloo keep the comm laws and equal one process on the concatenated batch."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).with_name("equal.py")
+pytestmark = pytest.mark.multi
+
+
+@pytest.mark.parametrize("comm", ["shm", "gloo"])
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_processes_equal_one_process(comm, size, tmp_path):
+    out = tmp_path / "found.json"
+    command = [sys.executable, "-m", "paceline", "run", "-np", str(size), "--comm", comm]
+    done = subprocess.run(
+        [*command, "--", sys.executable, str(SCRIPT), str(out)], capture_output=True, text=True, timeout=170
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(out.read_text())
+    assert found["comm"].lower().startswith(comm)
+    assert len(found["cases"]) == (27 if size != 4 else 18)
+    for case, optimizer, schedule, error, tolerance, same in found["cases"]:
+        assert same, f"replicas differ: {case} {optimizer} {schedule}"
+        assert error <= tolerance, f"{case} {optimizer} {schedule}: {error}"

@@ -1,0 +1,107 @@
+import pytest
+
+from paceline import schedules
+from paceline.compose import (
+    Machine,
+    axes_of,
+    compose,
+    consensus_lanes,
+    elastic_steps_end,
+    lossless_parameters,
+)
+from paceline.errors import Refused
+from paceline.run import Run
+from paceline.types import Axes, Lane
+
+
+class Trait:
+    """A member with any traits, to test rules before their members arrive."""
+
+    def __init__(self, text, **traits):
+        self.text = text
+        self.__dict__.update(traits)
+
+    def __str__(self):
+        return self.text
+
+
+def axes(**changes):
+    return Axes(**{**vars(axes_of(Run(workers=2))), **changes})
+
+
+def test_the_default_is_the_mean_gradient_in_fused_chunks():
+    found = compose(Run(workers=2))
+    assert [str(found.rule), str(found.exchange), str(found.schedule)] == ["grad", "allreduce", "fusion"]
+
+
+def test_an_axis_wins_over_the_strategy():
+    found = compose(Run(workers=2, strategy="bsp", schedule="wfbp"))
+    assert found.schedule == schedules.MENU.make("wfbp")
+
+
+def test_a_reference_has_no_axes():
+    assert compose(Run(workers=2, strategy="ddp")) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"workers": 0}, "-np 0: at least 1 worker is needed"),
+        ({"batch_size": 0}, "--batch-size 0: at least 1 sample is needed"),
+        ({"batch_size": 4, "global_batch": 8}, "--batch-size 4 beside --global-batch 8"),
+        ({"workers": 3, "global_batch": 8}, "cannot share it evenly. try: --global-batch 6"),
+        ({"steps": 4, "epochs": 8}, "--steps 4 beside --epochs 8"),
+        ({"comm": "nccl"}, "--comm nccl: this machine has no GPU"),
+        ({"comm": "thread"}, "for tests"),
+        ({"comm": "shn"}, "did you mean shm?"),
+        ({"topology": "ring"}, "--topology ring with exchange allreduce"),
+        ({"strategy": "alreduce"}, "did you mean allreduce?"),
+        ({"schedule": "fussion"}, "did you mean fusion?"),
+        ({"compress": "casst"}, "did you mean cast?"),
+        ({"strategy": "ddp", "schedule": "bsp"}, "--schedule bsp beside --strategy ddp"),
+        ({"warmup": -1}, "cannot be negative"),
+        ({"clip_norm": 0.0}, "a norm is above 0"),
+        ({"deadline": 0.0}, "above 0 seconds"),
+        ({"source": "fakee"}, "did you mean fake?"),
+    ],
+)
+def test_what_cannot_run_is_refused_with_a_reason(changes, complaint):
+    with pytest.raises(Refused) as caught:
+        compose(Run(**changes))
+    assert complaint in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_all_problems_are_reported_at_once():
+    with pytest.raises(Refused) as caught:
+        compose(Run(workers=0, batch_size=0, steps=1, epochs=1))
+    assert len(caught.value.problems) == 3
+
+
+def test_nccl_is_let_through_where_there_is_a_gpu():
+    assert compose(Run(workers=2, comm="nccl"), Machine(gpus=2)) is not None
+
+
+def test_r1_a_lane_that_needs_consensus_is_refused_without_it():
+    found = list(consensus_lanes(axes(exchange=Trait("neighbor(ring)", consensus=False))))
+    assert "rule grad over exchange neighbor(ring)" in str(found[0])
+    assert not list(consensus_lanes(axes()))
+
+
+def test_r3_a_lossy_compressor_on_parameters_is_refused():
+    rule = Trait("atc", lanes=(Lane("parameters", needs_consensus=False, lossy_ok=False),))
+    lossy, rounding = Trait("topk", loss="lossy"), Trait("cast", loss="rounding")
+    assert "topk with rule atc" in str(next(lossless_parameters(axes(rule=rule, compressor=lossy))))
+    assert not list(lossless_parameters(axes(rule=rule, compressor=rounding)))
+    assert not list(lossless_parameters(axes(compressor=lossy)))
+
+
+def test_r4_elastic_refuses_schedules_that_cross_the_step():
+    elastic, crossing = Trait("elastic", elastic=True), Trait("priority", crosses_step=True)
+    assert "taken back" in str(next(elastic_steps_end(axes(membership=elastic, schedule=crossing))))
+    assert not list(elastic_steps_end(axes(membership=elastic)))
+    assert not list(elastic_steps_end(axes(schedule=crossing)))
+
+
+def test_a_rounding_compressor_leaves_a_note():
+    assert "rounds gradients" in compose(Run(workers=2, compress="cast")).notes[0]

@@ -1,0 +1,39 @@
+import pytest
+
+from paceline.errors import BadMember
+from paceline.grammar import parse
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["bsp", "fusion(4)", "fusion(mb=4)", "feedback(topk(ratio=0.01))", "hierarchical(4x8)", "fake(cpu, samples=10)"],
+)
+def test_what_prints_can_be_read_back(text):
+    assert str(parse(text)) == text
+    assert parse(str(parse(text))) == parse(text)
+
+
+def test_spaces_do_not_matter():
+    assert parse(" fake( cpu ,samples = 10 ) ") == parse("fake(cpu, samples=10)")
+
+
+def test_paths_and_addresses_are_words():
+    spec = parse("tfrecord(s3://bucket/a-b_c/train)")
+    assert spec.args[0].word == "s3://bucket/a-b_c/train"
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "expected a word, found the end"),
+        ("fusion(", "not closed"),
+        ("fusion(mb=)", "expected a word, found ')'"),
+        ("fusion)", "unexpected ')'"),
+        ("fake(samples=1, cpu)", "stands after a named setting"),
+        ("(4)", "expected a word"),
+    ],
+)
+def test_a_broken_text_says_where_it_stops(text, complaint):
+    with pytest.raises(BadMember, match="cannot be read") as caught:
+        parse(text)
+    assert complaint in str(caught.value)

@@ -1,0 +1,69 @@
+import subprocess
+import sys
+
+import pytest
+
+import paceline
+
+
+def test_public_names_are_these():
+    assert paceline.__all__ == ["Pace", "PacelineError", "Worker", "Workload", "__version__", "join", "wrap"]
+    for name in paceline.__all__:
+        assert getattr(paceline, name) is not None
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'wrapp'"):
+        _ = paceline.wrapp
+
+
+LISTING = """
+import sys
+from paceline import comm, compressors, exchanges, launchers, memberships, models, references, rules, schedules, sources
+for family in (comm, compressors, exchanges, launchers, memberships, models, references, rules, schedules, sources):
+    assert family.MENU.names()
+for family in (compressors, exchanges, memberships, rules, schedules, sources):
+    for name in family.MENU.names():
+        family.MENU.make(name)
+import paceline.engine.dispatch
+"""
+HELP = """
+import sys
+from paceline.cli import main
+try:
+    main({words!r})
+except SystemExit as end:
+    assert not end.code, end.code
+"""
+NO_TORCH = "\nassert 'torch' not in sys.modules, 'torch was loaded'\n"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        LISTING,
+        "import sys, paceline",
+        *(
+            HELP.format(words=words)
+            for words in (
+                ["--help"],
+                ["run", "--help"],
+                ["explain", "--model", "resnet50", "-np", "4"],
+                ["strategies"],
+                ["doctor"],
+                ["models"],
+            )
+        ),
+    ],
+    ids=["menus", "import", "help", "run-help", "explain", "strategies", "doctor", "models"],
+)
+def test_what_needs_no_torch_loads_none(code):
+    done = subprocess.run([sys.executable, "-c", code + NO_TORCH], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_check_for_torch_can_fail():
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys, paceline.join" + NO_TORCH], capture_output=True, timeout=60
+    )
+    assert done.returncode != 0

@@ -1,0 +1,25 @@
+import pytest
+from pydantic import ValidationError
+
+from paceline.run import Run
+
+
+def test_a_run_survives_json():
+    run = Run(workers=4, model="resnet18", compile=True, clip_norm=1.5)
+    assert Run.model_validate_json(run.model_dump_json()) == run
+
+
+def test_the_text_has_only_what_was_asked_for():
+    run = Run(workers=2, model="resnet18", schedule="fusion(mb=4)", compile=True)
+    assert run.text == "paceline run -np 2 --schedule 'fusion(mb=4)' --model resnet18 --compile"
+
+
+def test_unknown_fields_are_refused():
+    with pytest.raises(ValidationError):
+        Run(wrokers=2)
+
+
+def test_the_global_batch_is_shared_among_workers_and_backwards():
+    assert Run(workers=4, global_batch=64, accumulate=2).per_worker == 8
+    assert Run(workers=4, global_batch=64, accumulate=2).samples_per_step == 64
+    assert Run(workers=4, batch_size=16).samples_per_step == 64
