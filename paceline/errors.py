@@ -11,6 +11,7 @@
     ├── NoRoom             shared memory or disk is too small for what was asked
     ├── PeerLost           another rank died, left or stopped answering
     └── WorkerFailed       the launcher saw a worker end badly
+    Stopped (SystemExit)   Ctrl-C or SIGTERM; all workers have ended      exit code 130 or 143
 
 A message has three parts: what (in the user's own words), why, and what to try.
 """
@@ -18,6 +19,7 @@ A message has three parts: what (in the user's own words), why, and what to try.
 from __future__ import annotations
 
 import difflib
+import signal
 from collections.abc import Iterable
 
 
@@ -89,3 +91,15 @@ class PeerLost(PacelineError):
 
 class WorkerFailed(PacelineError):
     """A worker process ended badly; names rank, pid and signal or exit code."""
+
+
+class Stopped(SystemExit):
+    """Somebody asked the launcher to stop, and all workers have ended. Uncaught, it is the exit code 130 or 143."""
+
+    def __init__(self, number: int) -> None:
+        self.signal = signal.Signals(number)
+        self.exit_code = 128 + number
+        super().__init__(self.exit_code)
+
+    def __str__(self) -> str:
+        return f"stopped by {self.signal.name}"

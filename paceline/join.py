@@ -14,6 +14,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import sys
 from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
@@ -42,21 +43,27 @@ class Worker:
         self.comm, self.device = comm, device
         self.rank, self.size = comm.rank, comm.size
         self._open = True
+        self._epochs: dict[int, tuple[Any, int]] = {}  # the data is kept, so that its id stays its own
 
     @property
     def first(self) -> bool:
         """Whether this is rank 0, which prints and saves."""
         return bool(self.rank == 0)
 
-    def batches(self, data: Any, *, batch_size: int | None = None, epochs: int = 1, seed: int = 0) -> Iterator[Any]:
+    def batches(
+        self, data: Any, *, batch_size: int | None = None, epochs: int = 1, epoch: int | None = None, seed: int = 0
+    ) -> Iterator[Any]:
         """This rank's share of a dataset, a DataLoader or any iterable of batches, on the device.
 
         `batch_size` is per worker. With a dataset or a DataLoader over one, every sample is used by one rank:
         a fixed seed and global batch give one sequence of samples whatever the number of workers. Of any other
         iterable, rank r takes batch r of every `size` batches. Ragged ends are dropped, so that ranks stay level.
+        `epoch` is the first epoch, which decides the order; without it a call goes on where the last one ended.
         """
         view = View(self.rank, self.size, self.comm.placement)
-        for batch in shares(data, view, batch_size=batch_size, epochs=epochs, seed=seed):
+        first = self._epochs.get(id(data), (data, 0))[1] if epoch is None else epoch
+        self._epochs[id(data)] = (data, first + epochs)
+        for batch in shares(data, view, batch_size=batch_size, epochs=range(first, first + epochs), seed=seed):
             yield self.device.place(batch)
 
     def close(self, failure: str = "") -> None:
@@ -80,7 +87,7 @@ def join(*, comm: str | None = None, deadline: float | None = None) -> Worker:
     chosen = asked.get("comm") or comm or "auto"
     seconds = asked.get("deadline") or deadline or Run().deadline
     worker = Worker(connect(where, chosen, seconds, cuda=device.kind == "cuda"), device)
-    atexit.register(worker.close)
+    atexit.register(lambda: worker.close("failed" if hasattr(sys, "last_value") else ""))
     _current.set(worker)
     return worker
 
@@ -115,7 +122,9 @@ def wrap(
         "membership": membership,
     }
     asked = {name: value for name, value in _launched().items() if name in AXES and value is not None}
-    run = Run(workers=worker.size, accumulate=accumulate, clip_norm=clip_norm, **(asked or given))
+    # A strategy of the launcher replaces everything; a single axis of it replaces that axis.
+    chosen = asked if "strategy" in asked else {**given, **asked}
+    run = Run(workers=worker.size, accumulate=accumulate, clip_norm=clip_norm, **chosen)
     if run.reference:
         raise WrongCommand(f"strategy {run.strategy}", why="a reference cannot be wrapped", remedy="strategy allreduce")
     axes = compose(run)

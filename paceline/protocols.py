@@ -8,7 +8,7 @@ arena is a Codec, a rule bound to an engine is a Duty.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from paceline.types import (
     Chunk,
@@ -168,15 +168,21 @@ class Rule(Protocol):
     due: ClassVar[str]  # "update" or "forward"
 
 
+class Presence(Protocol):
+    """This rank's membership in a running group: a step begins with a view and ends with a vote."""
+
+    def begin(self) -> View: ...
+
+    def commit(self, ok: bool) -> bool: ...
+
+
 class Membership(Protocol):
     """Who is in the group for this step."""
 
     name: ClassVar[str]
     elastic: ClassVar[bool]
 
-    def begin(self) -> View: ...
-
-    def commit(self, ok: bool) -> bool: ...
+    def join(self, view: View) -> Presence: ...
 
 
 class Source(Protocol):
@@ -198,10 +204,11 @@ class Source(Protocol):
     ) -> Iterator[Any]: ...
 
 
-@runtime_checkable
 class Job(Protocol):
-    """Processes that a launcher started."""
+    """Processes that a launcher started. `failures` lists who ended badly, the cause first."""
 
-    def wait(self) -> int: ...
+    failures: Sequence[Any]
+
+    def wait(self) -> None: ...
 
     def stop(self) -> None: ...

@@ -1,6 +1,6 @@
 """Run: the whole description of a run, as values, as JSON and as one line of text.
 
-Only what the user asked for is in it; defaults that depend on other choices are resolved by `settle`.
+Only what the user asked for is in it; what None means is decided where the value is used.
 """
 
 from __future__ import annotations

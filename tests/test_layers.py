@@ -31,7 +31,7 @@ def test_only_comm_and_references_import_torch_distributed():
         path.relative_to(PACKAGE).parts[0]
         for path in PACKAGE.rglob("*.py")
         for name in imports(path, inside_functions=True)
-        if name.startswith("torch.distributed") or name.startswith("torch.nn.parallel")
+        if name.startswith(("torch.distributed", "torch.nn.parallel"))
     }
     assert found == {"comm", "references"}
 

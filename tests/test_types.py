@@ -1,3 +1,5 @@
+import itertools
+
 import pytest
 
 from paceline.types import Layout, Link, Plan, Slot, Unit, spread
@@ -40,7 +42,7 @@ def test_spread_tiles_the_whole_at_multiples_of_the_grain(total, parts, grain):
     assert bounds[-1] == total
     assert list(bounds) == sorted(bounds)
     assert all(bound % grain == 0 or bound == total for bound in bounds)
-    sizes = [b - a for a, b in zip(bounds, bounds[1:], strict=False)]
+    sizes = [b - a for a, b in itertools.pairwise(bounds)]
     assert max(sizes) - min(sizes) <= 2 * grain
 
 

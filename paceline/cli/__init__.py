@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-import click
 import typer
 
 from paceline._version import VERSION
@@ -20,6 +19,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+
+
+# typer may carry a click of its own; this is the one that its errors come from.
+_UsageProblem: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 
 
 def _version(wanted: bool) -> None:
@@ -51,10 +54,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         words, script = words[:at], words[at + 1 :]
     try:
         code = app(args=words, standalone_mode=False, obj=script)
-    except click.ClickException as problem:
-        problem.show()
-        sys.exit(problem.exit_code)
-    except (click.Abort, KeyboardInterrupt):
+    except _UsageProblem as problem:
+        problem.show()  # type: ignore[attr-defined]
+        sys.exit(2)
+    except (typer.Abort, KeyboardInterrupt):
         sys.exit(130)
     except PacelineError as problem:
         complain(problem)

@@ -21,6 +21,8 @@ def explain(
     membership: o.MembershipText = None,
     comm: o.CommName = o.DEFAULTS.comm,
     model: o.ModelText = o.DEFAULTS.model,
+    classes: o.Classes = None,
+    image_size: o.ImageSize = None,
     precision: o.Precision = o.DEFAULTS.precision,
     json: o.JsonFile = None,
 ) -> None:

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from paceline.cli import app
 from paceline.cli import options as o
-from paceline.cli.show import plus_minus, size, table
+from paceline.cli.show import plus_minus, received, size, table
 from paceline.record import check_writable, write
 from paceline.run import Run
 
@@ -97,7 +97,7 @@ def table_of(race):  # type: ignore[no-untyped-def]
                 plus_minus(standing.against(race.of(BASE))),
                 plus_minus(standing.against(race.of("limit"))),
                 f"{last.step['median'] * 1e3:.1f}",
-                size(sum(last.bytes["received_per_step"]) / last.workers),
+                received(last),
                 size(max(last.resources["pss_peak"])),
             )
         )

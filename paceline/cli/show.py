@@ -23,15 +23,21 @@ def details(record: Record) -> Iterator[str]:
     )
     shown = [f"{name} {parts[name] * 1e3:.1f}" for name in parts if name != "step"]
     yield "parts   " + ", ".join(shown) + " ms"
-    received = sum(record.bytes["received_per_step"]) / record.workers
     chunks = record.plan.get("chunks")
     cut = f" in {chunks} chunk(s)" if chunks else ""
-    yield f"bytes   {size(received)} received per worker and step{cut} over {record.comm}"
+    yield f"bytes   {received(record)} received per worker and step{cut} over {record.comm}"
     yield f"memory  {size(max(record.resources['pss_peak']))} at most per worker (PSS)"
     for note in record.notes:
         yield f"note    {note}"
     for incident in record.incidents:
         yield f"note    {incident['what']}: {incident['count']}"
+
+
+def received(record: Record) -> str:
+    """Bytes per worker and step; what DDP moves is not counted by us."""
+    if record.run.strategy == "ddp":
+        return "-"
+    return size(sum(record.bytes["received_per_step"]) / record.workers)
 
 
 def size(nbytes: float) -> str:

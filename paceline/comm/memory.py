@@ -53,7 +53,7 @@ def check_room(nbytes: int, folder: Path) -> None:
     free = room.f_bavail * room.f_frsize
     if nbytes > free:
         raise NoRoom(
-            f"{folder} has {free / 1e6:.0f} MB left, {nbytes / 1e6:.0f} MB are needed",
+            f"{folder} has {free / 1e6:.2f} MB left, {nbytes / 1e6:.2f} MB are needed",
             why="gradients of one host are exchanged through shared memory",
             remedy="docker run --shm-size=8g (or --ipc=host), or --comm gloo",
         )

@@ -20,7 +20,6 @@ from paceline.comm.queue import DEADLINE
 from paceline.errors import PeerLost
 from paceline.types import spread
 
-
 _WIDER = {torch.int16: torch.int32, torch.uint16: torch.int32, torch.uint32: torch.int64, torch.bool: torch.int32}
 
 

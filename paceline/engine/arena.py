@@ -24,13 +24,12 @@ class Arena:
         self._comm, self._compressor = comm, compressor
         self.dtype = likes[0].dtype
         numel = sum(like.numel() for like in likes) + len(likes)
-        self.source = comm.allocate(numel, self.dtype)
         self._lay_out(names, likes)
-        # A codec writes the whole result on every rank, so then each rank has its own.
+        # With a codec it is the payload that others read, and every rank writes the whole result.
         if self.codec is None:
-            self.result = comm.allocate_result(numel, self.dtype)
+            self.source, self.result = comm.allocate(numel, self.dtype), comm.allocate_result(numel, self.dtype)
         else:
-            self.result = torch.zeros_like(self.source)
+            self.source, self.result = (likes[0].new_zeros(numel, requires_grad=False) for _ in range(2))
         self.shared = comm.shares_results and self.codec is None
         self._make_views()
 

@@ -7,19 +7,19 @@ from statistics import median
 
 from paceline.compose import compose
 from paceline.jobs.measure import check, machine
-from paceline.models.layouts import layout_of
+from paceline.models.layouts import layout_built, layout_of
 from paceline.run import Run
-from paceline.types import Axes, Cluster, Flow, Layout, Profile
+from paceline.types import Axes, Cluster, Flow, Layout, Profile, Slot
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """`received` is per worker and step, in bytes; None where the model's tensors are not known here."""
+    """`received` is per worker and step, in bytes. A reference has no axes and no figures."""
 
     run: Run
     axes: Axes | None
     notes: tuple[str, ...]
-    model_bytes: int | None = None
+    model_bytes: int = 0
     chunks: tuple[int, ...] = ()
     received: tuple[int, ...] = ()
     rounds: int = 0
@@ -28,9 +28,9 @@ class Explanation:
 def explain(run: Run) -> Explanation:
     notes = tuple(check(run))
     axes = compose(run, machine())
-    slots = layout_of(run.model)
-    if axes is None or slots is None:
+    if axes is None:
         return Explanation(run, axes, notes)
+    slots = _slots(run)
     # gradients become ready from the last layer to the first, and every slot has a flag behind them
     layout = Layout(tuple(reversed(slots)), 4, tail=len(slots))
     plan = axes.schedule.plan(Profile(layout), lambda nbytes: nbytes / 1e9)
@@ -53,6 +53,12 @@ def explain(run: Run) -> Explanation:
     )
 
 
+def _slots(run: Run) -> list[Slot]:
+    """The model's tensors: shipped ones are known, others are built without memory, which loads torch."""
+    known = layout_of(run.model) if run.classes is None else None
+    return known or layout_built(run.model, classes=run.classes, image_size=run.image_size)
+
+
 def spoken(explanation: Explanation) -> list[str]:
     """The explanation as lines of text."""
     run, axes = explanation.run, explanation.axes
@@ -67,9 +73,6 @@ def spoken(explanation: Explanation) -> list[str]:
     )
     lines.append(f"{'sends':11} {lanes}")
     lines += [f"{'note':11} {note}" for note in explanation.notes]
-    if explanation.model_bytes is None:
-        lines.append(f"{'bytes':11} not known: {run.model} is not one of the shipped models")
-        return lines
     sizes = explanation.chunks
     lines.append(f"{'chunks':11} {len(sizes)}: {min(sizes):,} to {max(sizes):,} bytes, median {median(sizes):,.0f}")
     lines.append(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
 import uuid
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
@@ -17,6 +16,7 @@ from paceline.bench.breakdown import breakdown, over_ranks
 from paceline.bench.environment import capture
 from paceline.bench.stats import mean_interval, standard_error, summary
 from paceline.compose import Machine, compose
+from paceline.jobs.folder import job_folder
 from paceline.launchers.local import Local
 from paceline.record import Record
 from paceline.run import Run
@@ -38,8 +38,7 @@ def check(run: Run) -> list[str]:
 def measure(run: Run, on_line: OnLine | None = None) -> tuple[Record, list[list[Any]]]:
     """The record of a run, and the events that go beside it."""
     notes = check(run)
-    with tempfile.TemporaryDirectory(prefix="paceline-") as place:
-        folder = Path(place)
+    with job_folder() as folder:
         (folder / "run.json").write_text(run.model_dump_json())
         argv = [sys.executable, "-m", "paceline.worker"]
         with Local().start(

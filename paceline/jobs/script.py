@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from paceline.errors import WrongCommand
+from paceline.jobs.folder import job_folder
 from paceline.jobs.measure import OnLine
 from paceline.launchers.local import Local
 
@@ -30,9 +29,9 @@ def launch(
     if threads:
         environ["OMP_NUM_THREADS"] = str(threads)
     with (
-        tempfile.TemporaryDirectory(prefix="paceline-") as place,
+        job_folder() as folder,
         Local().start(
-            argv, workers=workers, folder=Path(place), environ=environ, prefix=workers > 1, on_line=on_line
+            argv, workers=workers, folder=folder, environ=environ, prefix=workers > 1, on_line=on_line
         ) as job,
     ):
         job.wait()

@@ -12,18 +12,6 @@ from types import FrameType
 CALLED = 0  # rung by stop(), not by a signal
 
 
-class Stopped(SystemExit):
-    """Somebody asked the launcher to stop, and all workers have ended. Uncaught, it is the exit code 130 or 143."""
-
-    def __init__(self, number: int) -> None:
-        self.signal = signal.Signals(number)
-        self.exit_code = 128 + number
-        super().__init__(self.exit_code)
-
-    def __str__(self) -> str:
-        return f"stopped by {self.signal.name}"
-
-
 class Bell:
     """`rung` lists what came in, the first first; `fd` polls as readable until heard."""
 

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
-from paceline.errors import WorkerFailed
-from paceline.launchers.bell import CALLED, Bell, Stopped
+from paceline.errors import Stopped, WorkerFailed
+from paceline.launchers.bell import CALLED, Bell
 from paceline.launchers.failure import Failure, failed, failure_of, in_order, told_of
 from paceline.launchers.guard import Guard
 from paceline.launchers.output import Output

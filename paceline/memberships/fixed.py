@@ -14,11 +14,11 @@ class Fixed(Member):
     name: ClassVar[str] = "fixed"
     elastic: ClassVar[bool] = False
 
-    def join(self, view: View) -> FixedMembership:
-        return FixedMembership(view)
+    def join(self, view: View) -> FixedPresence:
+        return FixedPresence(view)
 
 
-class FixedMembership:
+class FixedPresence:
     def __init__(self, view: View) -> None:
         self._view = view
 

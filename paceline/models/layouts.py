@@ -29,6 +29,17 @@ def layout_of(text: str) -> list[Slot] | None:
     return None if entry is None else [Slot(name, numel) for name, numel in entry["tensors"]]
 
 
+def layout_built(text: str, *, classes: int | None = None, image_size: int | None = None) -> list[Slot]:
+    """The same for any model, by building it without memory; loads torch."""
+    import torch
+
+    from paceline.models.resolve import build
+
+    with torch.device("meta"):
+        model = build(text, classes=classes, image_size=image_size).model
+    return [Slot(name, tensor.numel()) for name, tensor in model.named_parameters() if tensor.requires_grad]
+
+
 def measure() -> dict[str, Any]:
     """What layouts.json should say, from the models themselves; takes seconds, as nothing is computed."""
     return {text: _measured(text) for text in listed()}

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from paceline.errors import NonFinite, PacelineError
+from paceline.errors import PacelineError, WorkloadError
 from paceline.menu import Member
 from paceline.types import Chunk, Lane
 
@@ -62,7 +62,10 @@ class GradDuty:
         parameter = self._parameters[slot]
         fresh = parameter.grad
         if fresh is None:
-            return
+            raise WorkloadError(
+                f"the gradient of {self._engine.name_of(slot)} is gone",
+                why="something took it before the exchange; was the model wrapped twice?",
+            )
         if fresh.layout != self._engine.source(slot).layout:
             fresh = fresh.to_dense()
         self._multiply(fresh, self.factor, out=self._engine.source(slot))
@@ -83,6 +86,7 @@ class GradDuty:
 
     def give(self, scale: float = 1.0, private: bool = False) -> None:
         """Set p.grad to the mean gradient, times `scale`; to None where no rank had one."""
+        self._learning = self._may_share is None and scale == 1.0 and not private
         views = self._views(scale, private)
         counts = [count for arena in self._engine.arenas for count in arena.counts()]
         for parameter, view, count in zip(self._parameters, views, counts, strict=True):
@@ -102,6 +106,8 @@ class GradDuty:
         """Run the optimizer on what `give` handed out, and watch that shared results stay untouched."""
         before = [arena.result._version for arena in self._engine.arenas]
         self._optimizer.step()
+        if self._learning:
+            self._learn_to_share()
         if [arena.result._version for arena in self._engine.arenas] != before and self._may_share:
             raise PacelineError(
                 f"{type(self._optimizer).__name__} wrote into gradients, which it had not done in its first step",
@@ -109,7 +115,7 @@ class GradDuty:
                 remedy="wrap(..., private_gradients=True)",
             )
 
-    def learn_to_share(self) -> None:
+    def _learn_to_share(self) -> None:
         """After the first update on a copy: share from now on if the optimizer only read it."""
         if self._copies is None:
             return
@@ -122,10 +128,6 @@ class GradDuty:
         """The result will be written again: nobody may hold a view of it."""
         for parameter in self._parameters:
             parameter.grad = None
-
-    def check_finite(self, rank: int, step: int) -> None:
-        if not self.finite():
-            raise NonFinite(f"rank {rank}: the mean gradient is not finite at step {step}")
 
     def state(self) -> Mapping[str, Any]:
         return {}

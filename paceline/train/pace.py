@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from paceline.engine.device import CpuDevice, Device
 from paceline.engine.engine import Engine
-from paceline.errors import WorkloadError
+from paceline.errors import WorkloadError, WrongCommand
 from paceline.protocols import Comm
 from paceline.train.evaluate import averaged_statistics
 from paceline.train.scaling import LossScale
@@ -103,8 +103,14 @@ class Pace:
 
     def synchronize(self) -> None:
         """Set p.grad to the mean gradient now, as this rank's own memory, to look at it or change it before step()."""
+        if self._micro + 1 < self.accumulate:
+            raise WrongCommand(
+                "synchronize() while accumulating",
+                why=f"backward {self._micro + 1} of {self.accumulate} is not the last",
+                remedy="call it before the last step() of an update",
+            )
         self.engine.finish()
-        self._duty.give(private=True)
+        self._duty.give(self._clipping(), private=True)
         self._given = True
 
     def scaled(self, loss: Tensor) -> Tensor:
@@ -157,9 +163,7 @@ class Pace:
         return min(1.0, self.clip_norm / (self._duty.norm() + 1e-6))
 
     def _settle(self) -> None:
-        """After the first step: what the optimizer does to gradients and in which order they come is known."""
-        if self.clip_norm is None and not self._given:
-            self._duty.learn_to_share()
+        """After the first step it is known in which order gradients come."""
         moved = self.engine.adopt_order()
         self._duty.reordered(moved)
         now = {old: new for new, old in enumerate(moved)}
@@ -167,11 +171,17 @@ class Pace:
 
     def _step_with(self, closure: Callable[[], Tensor]) -> bool:
         """For optimizers that evaluate the model again (LBFGS): each evaluation is exchanged, its loss averaged."""
+        if self.accumulate > 1 or self.loss_scale is not None:
+            raise WrongCommand(
+                "step(closure) with accumulate or loss_scale",
+                why="the optimizer decides how often the closure runs",
+                remedy="wrap(...) without them",
+            )
 
         def evaluate() -> Tensor:
             loss = closure()
             self.engine.finish()
-            self._duty.give(private=True)
+            self._duty.give(self._clipping(), private=True)
             mean = loss.detach().clone().view(1)
             self.comm.all_sum(loss.detach().view(1) / self.comm.size, mean, "the loss").wait()
             self._micro = 0

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.errors import WorkerFailed
-from paceline.launchers.bell import Stopped
+from paceline.errors import Stopped, WorkerFailed
 from paceline.launchers.local import Local
 
 pytestmark = pytest.mark.multi

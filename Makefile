@@ -1,0 +1,43 @@
+# paceline: two commands on a fresh machine are `make race` and `make test`.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/ready
+
+.PHONY: help setup race test test-all check bench clean
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+
+setup: $(READY) ## a virtual environment in .venv with everything that tests need
+
+# The constraints name the torch version whose CPU build is taken where it is offered.
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+		{ echo "python3 lacks venv. try: apt-get install python3-venv"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bert,dev]'
+	@touch $(READY)
+
+race: $(READY) ## race limit, ddp and allreduce on this machine: the main job
+	$(BIN)/paceline race
+
+test: $(READY) ## the tests, at most 10 minutes on 2 cores
+	$(BIN)/python -m pytest -m "not root and not slow"
+
+test-all: $(READY) check ## what `make test` leaves out: root, Debian packages, slow ones, format, lint, types, layers
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[peers]'
+	$(BIN)/python -m pytest -m "root or slow"
+
+check: $(READY) ## format, lint, types and layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache | tail -n 4
+
+bench: $(READY) ## the performance claims, each as a ratio against a peer in the same run
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[peers]'
+	$(BIN)/python benchmarks/allreduce.py
+	$(BIN)/python benchmarks/against_ddp.py
+
+clean: ## everything that make has made
+	rm -rf .venv build dist runs *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,54 @@
+import json
+
+import pytest
+
+from paceline.bench.stats import Interval
+from paceline.cli import main
+from paceline.cli.show import plus_minus, size, table
+
+
+def told(capsys, *words):
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    assert not end.value.code
+    return capsys.readouterr().out
+
+
+def test_every_verb_fits_in_eighty_columns(capsys):
+    for words in (["strategies"], ["models"], ["doctor"], ["explain", "-np", "4"]):
+        assert max(map(len, told(capsys, *words).splitlines())) <= 80, words
+
+
+def test_models_as_json_have_the_published_counts(capsys, tmp_path):
+    told(capsys, "models", "--json", str(tmp_path / "m.json"))
+    rows = {row["name"]: row for row in json.loads((tmp_path / "m.json").read_text())}
+    counts = {name: (row["parameters"], row["tensors"]) for name, row in rows.items()}
+    assert counts["resnet50"] == (25_557_032, 161)
+    assert counts["resnet50(bias=true, classes=10)"] == (23_555_082, 214)
+    assert counts["mobilenet_v2(classes=10)"] == (2_236_682, 158)
+    assert counts["vgg16"][0] == 138_357_544
+    assert counts["bert_base"][0] == 110_106_428
+    assert counts["bert_large"][0] == 336_226_108
+
+
+def test_explain_knows_bytes_without_running(capsys, tmp_path):
+    out = told(capsys, "explain", "-np", "4", "--schedule", "wfbp", "--json", str(tmp_path / "e.json"))
+    found = json.loads((tmp_path / "e.json").read_text())
+    assert found["model_bytes"] == 4 * 25_557_032
+    assert len(found["chunks"]) == 161
+    # every worker receives 2 (n-1)/n of the gradient, and of the flags behind it
+    assert abs(max(found["received"]) - 1.5 * 4 * (25_557_032 + 161)) < 161 * 256
+    assert "wfbp" in out
+
+
+def test_a_table_is_as_wide_as_it_needs_to_be():
+    assert list(table(("a", "b"), [("x", "10"), ("yy", "3")])) == ["a    b", "--  --", "x   10", "yy   3"]
+
+
+def test_sizes_are_spoken():
+    assert [size(n) for n in (12, 1500, 2.5e6, 7e9)] == ["12 B", "1.5 kB", "2.5 MB", "7.0 GB"]
+
+
+def test_an_interval_that_is_not_known_is_not_shown():
+    assert plus_minus(Interval(2.0, 1.5, 2.5), 1) == "2.0 +- 0.5"
+    assert plus_minus(Interval(2.0, None, None), 1) == "2.0"

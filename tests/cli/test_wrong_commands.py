@@ -1,0 +1,73 @@
+"""Bad input is a clear message and exit code 2, before any worker starts."""
+
+import pytest
+
+from paceline.cli import main
+from paceline.launchers.local import Local
+
+WRONG = {
+    "run --model resnet5": "model 'resnet5' does not exist",
+    "run --model resnet5 -np 0": "-np 0: at least 1 worker",
+    "run --strategy alreduce": "did you mean allreduce?",
+    "run --schedule fussion": "did you mean fusion?",
+    "run --schedule fusion(mb=0)": "a chunk needs more than 0 MB",
+    "run --compress cast(fp8)": "fp16 or bf16",
+    "run -np 0": "-np 0: at least 1 worker is needed",
+    "run --batch-size 0": "--batch-size 0: at least 1 sample",
+    "run --batch-size 4 --global-batch 8": "--batch-size 4 beside --global-batch 8",
+    "run --steps 4 --epochs 1": "--steps 4 beside --epochs 1",
+    "run --comm nccl": "this machine has no GPU",
+    "run --comm mpi": "comm 'mpi' does not exist",
+    "run --topology ring": "--topology ring with exchange allreduce",
+    "run --strategy allreduce --topology ring": "mixes with no neighbors",
+    "run --json /nowhere/r.json": "there is no folder /nowhere",
+    "run --json /tmp": "it is a folder",
+    "run --precision fp8": "--precision fp8",
+    "run --memory-format odd": "--memory-format odd",
+    "run --fake-location moon": "fake location 'moon' does not exist",
+    "run --source fake(moon)": "location takes device or cpu",
+    "run dnn=resnet5": "model 'resnet5' does not exist",
+    "run dmn=resnet50": "did you mean dnn?",
+    "run bs=many": "--batch-size many",
+    "run resnet50": "words after run are key=value",
+    "run --strategy ddp --schedule bsp": "ddp is a reference",
+    "run --model resnet50 -- python x.py": "the script chooses model",
+    "run --json x.json -- python x.py": "a script makes its own results",
+    "run -- no-such-program-anywhere": "there is no such program",
+    "run --elephant": "No such option",
+    "race --rounds 0": "at least 1 round",
+    "race --model resnet5": "did you mean resnet50?",
+    "explain --schedule wfpb": "did you mean wfbp?",
+    "models resnet5": "did you mean resnet50?",
+    "models resnet50(bais=true)": "got bais",
+    "runn": "No such command",
+}
+
+
+@pytest.fixture
+def no_worker(monkeypatch):
+    def start(*_, **__):
+        raise AssertionError("a worker was started")
+
+    monkeypatch.setattr(Local, "start", start)
+
+
+@pytest.mark.parametrize("command", WRONG)
+def test_a_wrong_command_says_what_why_and_exits_with_two(command, no_worker, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(command.split(" "))
+    told = capsys.readouterr().err
+    assert end.value.code == 2, told
+    assert WRONG[command] in " ".join(told.split()), told
+    assert "Traceback" not in told
+
+
+def test_all_problems_are_told_at_once(no_worker, capsys):
+    with pytest.raises(SystemExit):
+        main(["run", "-np", "0", "--batch-size", "0", "--model", "resnet5", "--schedule", "fussion"])
+    assert capsys.readouterr().err.count("error:") == 4
+
+
+def test_a_sound_command_does_start_workers(no_worker):
+    with pytest.raises(AssertionError, match="a worker was started"):
+        main(["run", "-np", "1", "--model", "mlp"])
