@@ -77,6 +77,7 @@ def work(run: Run, state: dict[str, Any]) -> dict[str, Any]:
 
 def measure(run: Run, training: Any, comm: Any, state: dict[str, Any]) -> dict[str, Any]:
     """Warm-up steps, then blocks of measured steps; every rank times its own."""
+    from paceline.bench.environment import capture
     from paceline.bench.measure import Meter
     from paceline.bench.memory import PeakMemory
 
@@ -99,6 +100,7 @@ def measure(run: Run, training: Any, comm: Any, state: dict[str, Any]) -> dict[s
     received = [(now - then) / steps for now, then in zip(comm.received(), before, strict=True)]
     cpu = (time.process_time() - began) / steps
     return {
+        "environment": capture(),
         "rank": comm.rank,
         "pid": os.getpid(),
         "unit": training.workload.unit,

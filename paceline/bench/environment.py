@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,9 @@ from paceline._version import VERSION
 
 PACKAGES = ("torch", "numpy", "transformers", "torchvision")
 VARIABLES = (
+    "MALLOC_TRIM_THRESHOLD_",
+    "MALLOC_MMAP_THRESHOLD_",
+    "GLIBC_TUNABLES",
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",
     "GLOO_SOCKET_IFNAME",
@@ -33,7 +35,6 @@ def capture() -> dict[str, Any]:
         "memory": _memory(),
         "packages": {name: version for name in PACKAGES if (version := installed(name))},
         "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
-        "argv0": Path(sys.argv[0]).name,
     }
 
 

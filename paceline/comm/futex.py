@@ -20,7 +20,8 @@ class _Timespec(ctypes.Structure):
 _libc = ctypes.CDLL(None, use_errno=True)
 _machine = platform.machine()
 _number = _CALL_NUMBERS.get(_machine)
-_strong_memory = _machine in ("x86_64", "AMD64")
+# x86-64 keeps stores, and loads, in order by itself.
+STRONG_MEMORY = _machine in ("x86_64", "AMD64")
 _order = threading.Lock()
 
 
@@ -44,7 +45,7 @@ def wake(address: int) -> None:
 
 
 def fence() -> None:
-    """Order memory accesses before and after. x86-64 keeps stores, and loads, in order by itself."""
-    if not _strong_memory:
+    """Order memory accesses before and after: taking a lock does it on every machine."""
+    if not STRONG_MEMORY:
         with _order:
             pass

@@ -108,7 +108,7 @@ class Queue:
 
     def progress(self) -> None:
         """Post, share and finish whatever can be, without sleeping."""
-        moving = True
+        moving = bool(self._unposted or self._posted)
         while moving:
             moving = self._post_next()
             while self._unshared and self._all_past(POSTED, self._unshared[0].number):

@@ -75,8 +75,7 @@ def spoken(explanation: Explanation) -> list[str]:
     lines += [f"{'note':11} {note}" for note in explanation.notes]
     sizes = explanation.chunks
     lines.append(f"{'chunks':11} {len(sizes)}: {min(sizes):,} to {max(sizes):,} bytes, median {median(sizes):,.0f}")
-    lines.append(
-        f"{'bytes':11} {explanation.model_bytes:,} of gradient; "
-        f"{max(explanation.received):,} received per worker and step in {explanation.rounds} round(s)"
-    )
+    lines.append(f"{'gradient':11} {explanation.model_bytes:,} bytes")
+    rounds = f"in {explanation.rounds} round(s)"
+    lines.append(f"{'received':11} {max(explanation.received):,} bytes per worker and step {rounds}")
     return lines

@@ -13,7 +13,6 @@ from statistics import fmean, median
 from typing import Any, Literal
 
 from paceline.bench.breakdown import breakdown, over_ranks
-from paceline.bench.environment import capture
 from paceline.bench.stats import mean_interval, standard_error, summary
 from paceline.compose import Machine, compose
 from paceline.jobs.folder import job_folder
@@ -66,7 +65,7 @@ def make_record(run: Run, notes: Sequence[str], ranks: Sequence[dict[str, Any]])
         text=run.text,
         time=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         run=run,
-        environment=capture(),
+        environment=first["environment"],
         notes=[*notes, *first["notes"]],
         verdict=verdict(totals),
         workers=run.workers,

@@ -21,6 +21,15 @@ from paceline.launchers.job import LocalJob
 from paceline.launchers.output import OnLine, Output
 from paceline.menu import Member
 
+# A training step frees and takes the same memory again and again. By default glibc gives much of it back to
+# the kernel and faults it in anew, page by page; these keep it, in large pages where the kernel has them.
+# They hold for every strategy and reference alike, and a caller's own setting wins.
+KEEP_MEMORY = {
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 34),
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 34),
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+}
+
 
 @dataclass(frozen=True)
 class Local(Member):
@@ -70,7 +79,7 @@ def environment_of(rank: int, workers: int, folder: Path, environ: Mapping[str, 
     # An outer torchrun offers its own store through these; ranks of this job must not look there.
     given = {name: value for name, value in environ.items() if not name.startswith("TORCHELASTIC_")}
     cores = len(os.sched_getaffinity(0))
-    gentle = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": str(max(1, cores // workers))}
+    gentle = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": str(max(1, cores // workers)), **KEEP_MEMORY}
     return {
         **gentle,
         **given,

@@ -8,7 +8,7 @@ import pytest
 
 from paceline.errors import WrongCommand
 from paceline.launchers import MENU
-from paceline.launchers.local import Local, environment_of, free_port, prepare
+from paceline.launchers.local import KEEP_MEMORY, Local, environment_of, free_port, prepare
 
 
 def start(folder, argv, workers=1, environ=os.environ):
@@ -24,6 +24,7 @@ def test_ranks_see_the_variables_of_torchrun(tmp_path):
     assert seen["OMP_NUM_THREADS"] == str(max(1, len(os.sched_getaffinity(0)) // 4))
     del seen["OMP_NUM_THREADS"]
     assert seen == {
+        **KEEP_MEMORY,
         "HOME": "/h",
         "RANK": "2",
         "WORLD_SIZE": "4",
