@@ -32,7 +32,7 @@ check: $(READY) ## format, lint, types and layers
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports --no-cache | tail -n 4
+	$(BIN)/lint-imports --no-cache --no-logo
 
 bench: $(READY) ## the performance claims, each as a ratio against a peer in the same run
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[peers]'

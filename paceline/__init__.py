@@ -11,6 +11,13 @@ from typing import TYPE_CHECKING, Any
 from paceline._version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from paceline.calls import (
+        allgather,
+        allreduce,
+        broadcast,
+        hierarchical_neighbor_allreduce,
+        neighbor_allreduce,
+    )
     from paceline.errors import PacelineError
     from paceline.join import Worker, join, wrap
     from paceline.train.pace import Pace
@@ -23,9 +30,27 @@ _HOMES = {
     "Pace": "paceline.train.pace",
     "Workload": "paceline.types",
     "PacelineError": "paceline.errors",
+    "allreduce": "paceline.calls",
+    "broadcast": "paceline.calls",
+    "allgather": "paceline.calls",
+    "neighbor_allreduce": "paceline.calls",
+    "hierarchical_neighbor_allreduce": "paceline.calls",
 }
 
-__all__ = ["Pace", "PacelineError", "Worker", "Workload", "__version__", "join", "wrap"]
+__all__ = [
+    "Pace",
+    "PacelineError",
+    "Worker",
+    "Workload",
+    "__version__",
+    "allgather",
+    "allreduce",
+    "broadcast",
+    "hierarchical_neighbor_allreduce",
+    "join",
+    "neighbor_allreduce",
+    "wrap",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -6,10 +6,11 @@ A refusal says what, why and what to try. All problems are reported at once; not
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from paceline import compressors, exchanges, memberships, models, rules, schedules, sources
+from paceline import compressors, exchanges, memberships, models, rules, schedules, sources, topologies
 from paceline.comm import MENU as COMMS
 from paceline.errors import PacelineError, Refused, WrongCommand
 from paceline.grammar import parse
@@ -41,7 +42,9 @@ def axes_of(run: Run) -> Axes:
     for axis, menu in MENUS.items():
         given = getattr(run, FLAGS.get(axis, axis))
         members[axis] = menu.make(given if given is not None else getattr(strategy, axis))
-    return Axes(**members)
+    if run.topology is not None and members["exchange"].takes_topology:
+        members["exchange"] = replace(members["exchange"], topology=topologies.MENU.make(run.topology))
+    return Axes(**members, topology=members["exchange"].topology)
 
 
 def compose(run: Run, machine: Machine | None = None) -> Axes | None:
@@ -56,6 +59,7 @@ def compose(run: Run, machine: Machine | None = None) -> Axes | None:
     problems += [str(problem) for check in _RUN_CHECKS for problem in check(run, machine or Machine())]
     if axes is not None:
         problems += [str(problem) for rule in _AXES_CHECKS for problem in rule(axes)]
+        problems += [str(problem) for problem in _fits(run, axes)]
     if problems:
         raise Refused(problems)
     return None if axes is None else Axes(**{**vars(axes), "notes": tuple(_notes(run, axes))})
@@ -161,15 +165,35 @@ def _topology_is_used(run: Run, machine: Machine) -> Iterator[PacelineError]:
         exchange = axes_of(run).exchange
     except WrongCommand:
         return
+    if run.exchange is not None and parse(run.exchange).called and exchange.takes_topology:
+        yield WrongCommand(
+            f"--topology {run.topology} beside --exchange {run.exchange}",
+            why="both name a topology",
+            remedy=f"--exchange 'neighbor({run.topology})'",
+        )
     if not exchange.takes_topology:
         yield WrongCommand(
             f"--topology {run.topology} with exchange {exchange}",
-            why=f"{exchange} combines all ranks and mixes with no neighbors",
+            why=f"{exchange} takes no topology of its own: it mixes with no neighbors",
             remedy="leave --topology out",
         )
 
 
+def _nodes(run: Run, machine: Machine) -> Iterator[PacelineError]:
+    if run.nodes is None:
+        return
+    if not re.fullmatch(r"[1-9]\d*x[1-9]\d*", run.nodes):
+        yield WrongCommand(f"--nodes {run.nodes}", why="it is nodes x ranks of each", remedy="--nodes 2x2")
+    elif run.cluster.size != run.workers:
+        yield WrongCommand(
+            f"--nodes {run.nodes} with -np {run.workers}",
+            why=f"that is {run.cluster.size} ranks",
+            remedy=f"-np {run.cluster.size}",
+        )
+
+
 _RUN_CHECKS: tuple[RunCheck, ...] = (
+    _nodes,
     _counts,
     _one_batch,
     _one_length,
@@ -214,6 +238,59 @@ def elastic_steps_end(axes: Axes) -> Iterator[PacelineError]:
         )
 
 
+def one_step_for_all(run: Run, axes: Axes) -> Iterator[PacelineError]:
+    """R5: loss scaling needs a gradient that is the same on every rank, to skip on all together."""
+    if run.precision == "fp16" and axes.rule.leaves != "backward":
+        yield WrongCommand(
+            f"--precision fp16 with rule {axes.rule}",
+            why="ranks update by themselves, and one that overflows could not make the others skip",
+            remedy="--precision bf16, or --rule grad",
+        )
+
+
+def sound_weights(run: Run, axes: Axes) -> Iterator[PacelineError]:
+    """R6: what the rule asks of the weights, the topology must have."""
+    if axes.topology is None:
+        if axes.rule.needs == "neighbors":
+            yield WrongCommand(
+                f"rule {axes.rule} over exchange {axes.exchange}",
+                why="it corrects unequal weights of neighbors, and there are none",
+                remedy="--exchange neighbor, or --rule atc",
+            )
+        return
+    size, count = _mixers(run, axes), run.cluster.count
+    if axes.rule.needs == "symmetric" and not axes.topology.symmetric(size, count):
+        yield WrongCommand(
+            f"rule {axes.rule} on topology {axes.topology}",
+            why="it needs symmetric weights and diverges on a directed graph",
+            remedy="--topology ring, or --rule gradient_tracking",
+        )
+    elif axes.rule.needs == "doubly stochastic" and not axes.topology.doubly_stochastic(size, count):
+        yield WrongCommand(
+            f"rule {axes.rule} on topology {axes.topology}",
+            why="columns of its weights do not sum to one, so it would converge to a wrong mean",
+            remedy="--rule push_sum, or the default weights",
+        )
+
+
+def _mixers(run: Run, axes: Axes) -> int:
+    """How many take part in neighbor averaging: ranks, or nodes where it is between nodes."""
+    return run.cluster.size if axes.exchange.takes_topology else run.cluster.count
+
+
+def _fits(run: Run, axes: Axes) -> Iterator[PacelineError]:
+    """What depends on the number of ranks; asked only where that number makes sense."""
+    if run.workers < 1 or run.cluster.size != run.workers:
+        return
+    try:
+        axes.exchange.check(run.cluster)
+    except WrongCommand as problem:
+        yield problem
+        return
+    for check in one_step_for_all, sound_weights:
+        yield from check(run, axes)
+
+
 _AXES_CHECKS: tuple[Callable[[Axes], Iterator[PacelineError]], ...] = (
     consensus_lanes,
     lossless_parameters,
@@ -222,6 +299,11 @@ _AXES_CHECKS: tuple[Callable[[Axes], Iterator[PacelineError]], ...] = (
 
 
 def _notes(run: Run, axes: Axes) -> Iterator[str]:
+    note = None if axes.topology is None else axes.topology.note(_mixers(run, axes), run.cluster.count)
+    if note:
+        yield note
+    if axes.rule.leaves != "backward":
+        yield f"rule {axes.rule} changes convergence: compare accuracy, not only speed"
     if not axes.compressor.summable and axes.exchange.name == "allreduce":
         yield f"{axes.compressor} cannot be summed on the way: payloads travel as all-gather"
     if axes.compressor.biased and axes.compressor.loss == "lossy":

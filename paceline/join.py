@@ -31,7 +31,7 @@ from paceline.train.pace import Pace
 from paceline.train.scaling import LossScale
 from paceline.types import View
 
-AXES = ("strategy", "rule", "exchange", "topology", "schedule", "compress", "membership")
+AXES = ("strategy", "rule", "exchange", "topology", "schedule", "compress", "membership", "nodes")
 
 _current: ContextVar[Worker | None] = ContextVar("paceline worker", default=None)
 
@@ -85,10 +85,20 @@ def join(*, comm: str | None = None, deadline: float | None = None) -> Worker:
     where = position(os.environ)
     device = find(where.local_rank)
     chosen = asked.get("comm") or comm or "auto"
+    nodes = Run(workers=where.size, nodes=asked.get("nodes")).cluster.nodes if asked.get("nodes") else None
     seconds = asked.get("deadline") or deadline or Run().deadline
     worker = Worker(connect(where, chosen, seconds, cuda=device.kind == "cuda"), device)
+    worker.comm.placement = nodes or worker.comm.placement
     atexit.register(lambda: worker.close("failed" if hasattr(sys, "last_value") else ""))
     _current.set(worker)
+    return worker
+
+
+def current() -> Worker:
+    """The worker that `join` gave to this thread."""
+    worker = _current.get()
+    if worker is None:
+        raise WrongCommand("join() has not been called", remedy="worker = paceline.join()")
     return worker
 
 
@@ -109,9 +119,7 @@ def wrap(
     private_gradients: bool = False,
 ) -> Pace:
     """Train `model` together with the other ranks; an explicit choice of the launcher wins over the arguments."""
-    worker = _current.get()
-    if worker is None:
-        raise WrongCommand("wrap() came before join()", remedy="worker = paceline.join()")
+    worker = current()
     given = {
         "strategy": strategy,
         "rule": rule,

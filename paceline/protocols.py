@@ -17,6 +17,7 @@ from paceline.types import (
     Flow,
     Lane,
     Layout,
+    Mixing,
     Plan,
     Profile,
     Seconds,
@@ -63,6 +64,12 @@ class Comm(Protocol):
     def broadcast(self, tensor: Tensor, root: int = 0, key: object = "") -> Work: ...
 
     def barrier(self, deadline: float | None = None) -> None: ...
+
+    def mix(self, src: Tensor, dst: Tensor, mixing: Mixing, key: object = "") -> Work:
+        """dst = keep x src + the weighted src of other ranks, who must name this rank as a target."""
+
+    def split(self, groups: Sequence[Sequence[int]]) -> Comm:
+        """The comm of this rank's group. Groups cover all ranks; ranks are positions in the group. Collective."""
 
     def progress(self) -> None:
         """Do what can be done now without waiting; a comm that progresses by itself does nothing."""
@@ -116,8 +123,8 @@ class Compressor(Protocol):
 
     def nbytes(self, layout: Layout, chunk: Chunk) -> int: ...
 
-    def bind(self, layout: Layout, comm: Comm, dtype: Any) -> Codec | None:
-        """None means that chunks travel as they are."""
+    def bind(self, layout: Layout, comm: Comm, dtype: Any, shared: bool) -> Codec | None:
+        """None means that chunks travel as they are; `shared` that combined payloads are one memory for all ranks."""
 
 
 class Channel(Protocol):
@@ -134,11 +141,18 @@ class Exchange(Protocol):
     """How one chunk is combined among ranks, and what that costs."""
 
     name: ClassVar[str]
-    consensus: ClassVar[bool]
     phases: ClassVar[int]
     takes_topology: ClassVar[bool]
+    shares_results: ClassVar[bool]  # whether it fills one memory for all ranks where the comm offers that
 
-    def join(self, comm: Comm, view: View) -> Channel: ...
+    @property
+    def consensus(self) -> bool:
+        """Whether all ranks end with the same sum; otherwise each has its own weighted mean."""
+
+    def check(self, cluster: Cluster) -> None:
+        """Refuse a cluster that it does not fit."""
+
+    def join(self, comm: Comm, view: View, lane: Lane) -> Channel: ...
 
     def traffic(self, nbytes: int, cluster: Cluster) -> Sequence[Sequence[Flow]]: ...
 
@@ -146,13 +160,29 @@ class Exchange(Protocol):
 class Duty(Protocol):
     """A rule bound to a model, an optimizer and an engine: what happens at each point of a step."""
 
-    def begin(self) -> None: ...
+    averages_gradients: bool
 
-    def on_grad(self, slot: int) -> None: ...
+    def begin(self) -> None:
+        """A step begins; forward is about to run."""
 
-    def on_back(self, chunk: Chunk) -> None: ...
+    def on_grad(self, parameter: Tensor) -> None:
+        """Backward has finished the gradient of a parameter."""
+
+    def leave(self) -> None:
+        """Backward is over: what leaves now, leaves."""
+
+    def wait(self) -> None:
+        """Until what must be back is back."""
+
+    def sound(self) -> bool:
+        """Whether this step may be committed; the same answer on every rank."""
 
     def update(self) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+    def discard(self) -> None:
+        """Forget what has left for the step that was about to begin."""
 
     def state(self) -> Mapping[str, Any]: ...
 
@@ -166,6 +196,9 @@ class Rule(Protocol):
     lanes: ClassVar[tuple[Lane, ...]]
     leaves: ClassVar[str]  # "backward", "begin" or "update"
     due: ClassVar[str]  # "update" or "forward"
+    needs: ClassVar[str]  # of the exchange: "consensus", "doubly stochastic", "symmetric" or "neighbors"
+
+    def bind(self, context: Any) -> Duty: ...
 
 
 class Presence(Protocol):

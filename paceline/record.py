@@ -39,6 +39,7 @@ class Record(BaseModel):
     bytes: dict[str, Any]
     resources: dict[str, Any]
     plan: dict[str, Any]
+    replicas: dict[str, Any] = {}
     loss: list[float] = []
     incidents: list[dict[str, Any]] = []
     logs: list[str] = []

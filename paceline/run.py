@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from paceline.types import Cluster
+
 
 class Run(BaseModel):
     """One configuration. A field is named as its flag on the command line."""
@@ -25,6 +27,7 @@ class Run(BaseModel):
     compress: str | None = None
     membership: str | None = None
     comm: str = "auto"
+    nodes: str | None = None
 
     model: str = "resnet50"
     classes: int | None = None
@@ -64,6 +67,14 @@ class Run(BaseModel):
     def reference(self) -> str | None:
         """The reference that is raced instead of a strategy of ours, if one is."""
         return self.strategy if self.strategy in ("ddp", "limit") else None
+
+    @property
+    def cluster(self) -> Cluster:
+        """Where ranks are: on one host, or on pretended nodes (`--nodes 2x4` is two nodes with four ranks each)."""
+        if self.nodes is None:
+            return Cluster.of_one_host(max(1, self.workers))
+        count, _, each = self.nodes.partition("x")
+        return Cluster(tuple(rank // int(each) for rank in range(int(count) * int(each))))
 
     @property
     def per_worker(self) -> int:

@@ -27,6 +27,33 @@ STRATEGIES = {
         Strategy("allreduce", "paceline's default: every rank applies the mean gradient"),
         Strategy("horovod", "Horovod: all-reduce of fused tensors", schedule="fusion(mb=64)"),
         Strategy("replicated", "tf_cnn_benchmarks and tensorpack: variable update replicated"),
+        Strategy(
+            "hierarchical_allreduce", "BlueFog: all-reduce in levels, inside the node first", exchange="hierarchical"
+        ),
+        Strategy("ddl", "IBM DDL: multi-dimensional all-reduce", exchange="hierarchical"),
+        Strategy(
+            "neighbor_allreduce",
+            "BlueFog: averaging with one neighbor per step",
+            rule="awc",
+            exchange="neighbor(one_peer(exp2))",
+            same_result=False,
+        ),
+        Strategy(
+            "hierarchical_neighbor_allreduce",
+            "BlueFog: the mean inside a node, one neighbor node per step",
+            rule="awc",
+            exchange="hierarchical(neighbor(one_peer(exp2)))",
+            same_result=False,
+        ),
+        Strategy("local_sgd", "local SGD: eight steps, then the mean", rule="atc(every=8)", same_result=False),
+        Strategy("diloco", "DiLoCo: local steps, then an outer Nesterov step", rule="diloco", same_result=False),
+        Strategy(
+            "push_sum",
+            "stochastic gradient push: averaging on directed graphs",
+            rule="push_sum",
+            exchange="neighbor(one_peer(exp2))",
+            same_result=False,
+        ),
         Strategy("bsp", "ddl-benchmarks BSP-A2A: one message after backward", schedule="bsp"),
         Strategy("wfbp", "ddl-benchmarks WFBP-A2A: every tensor when it is ready", schedule="wfbp"),
     )

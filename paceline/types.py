@@ -136,6 +136,11 @@ class Cluster:
     def size(self) -> int:
         return len(self.nodes)
 
+    @property
+    def count(self) -> int:
+        """Number of nodes."""
+        return len(set(self.nodes))
+
     @classmethod
     def of_one_host(cls, size: int) -> Cluster:
         return cls((0,) * size)
@@ -151,11 +156,27 @@ class Flow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One vector that a rule sends through the exchange."""
+    """One vector that a rule sends through the exchange.
+
+    tail: "flags" (one per slot: had a gradient), "mass" (one number, of push_sum) or "" (nothing)
+    """
 
     name: str
     needs_consensus: bool
     lossy_ok: bool
+    tail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Mixing:
+    """One rank's part in one step of neighbor averaging: y = keep x + the weighted x of the sources.
+
+    sources are (rank, weight), targets the ranks that hear from this one; both in rank order.
+    """
+
+    keep: float
+    sources: tuple[tuple[int, float], ...] = ()
+    targets: tuple[int, ...] = ()
 
 
 class Event(NamedTuple):

@@ -64,6 +64,7 @@ def work(run: Run, state: dict[str, Any]) -> dict[str, Any]:
     axes = compose(run, Machine(torch.cuda.device_count()))
     choice = "gloo" if run.reference == "ddp" and run.comm == "auto" and device.kind == "cpu" else run.comm
     comm = connect(where, choice, run.deadline, cuda=device.kind == "cuda")
+    comm.placement = run.cluster.nodes if run.nodes else comm.placement
     failure = "failed"
     try:
         training = training_of(run, axes, comm, device)
@@ -80,6 +81,7 @@ def measure(run: Run, training: Any, comm: Any, state: dict[str, Any]) -> dict[s
     from paceline.bench.environment import capture
     from paceline.bench.measure import Meter
     from paceline.bench.memory import PeakMemory
+    from paceline.train.evaluate import replicas
 
     state["step"] = 0
     with PeakMemory() as memory:
@@ -114,6 +116,7 @@ def measure(run: Run, training: Any, comm: Any, state: dict[str, Any]) -> dict[s
         "rss_peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "losses": list(training.losses),
         "events": _events(training),
+        "replicas": replicas(training.pace.model, comm),
         "plan": _plan(training),
         "notes": [training.pace.note] if run.reference else [],
         "skipped": training.pace.loss_scale.skipped if training.pace.loss_scale else 0,
@@ -151,11 +154,9 @@ def _events(training: Any, steps: int = 3) -> list[Any]:
 
 
 def _plan(training: Any) -> dict[str, Any]:
-    engine = getattr(training.pace, "engine", None)
-    if engine is None:
-        return {}
-    sizes = [chunk.numel * engine.arenas[chunk.arena].layout.itemsize for chunk in engine.chunks]
-    return {"chunks": len(sizes), "nbytes": sizes, "arenas": len(engine.arenas)}
+    engines = getattr(training.pace, "engines", [])
+    sizes = [c.numel * engine.arenas[c.arena].layout.itemsize for engine in engines for c in engine.chunks]
+    return {"chunks": len(sizes), "nbytes": sizes, "lanes": len(engines)} if engines else {}
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "paceline"
-FAMILIES = ("rules", "exchanges", "schedules", "compressors", "memberships", "sources")
+FAMILIES = ("rules", "exchanges", "topologies", "schedules", "compressors", "memberships", "sources")
 
 
 def test_imports_go_downward_only():

@@ -7,7 +7,17 @@ import paceline
 
 
 def test_public_names_are_these():
-    assert paceline.__all__ == ["Pace", "PacelineError", "Worker", "Workload", "__version__", "join", "wrap"]
+    values = ["Pace", "PacelineError", "Worker", "Workload", "__version__"]
+    calls = [
+        "allgather",
+        "allreduce",
+        "broadcast",
+        "hierarchical_neighbor_allreduce",
+        "join",
+        "neighbor_allreduce",
+        "wrap",
+    ]
+    assert paceline.__all__ == values + calls
     for name in paceline.__all__:
         assert getattr(paceline, name) is not None
 
@@ -19,8 +29,11 @@ def test_an_unknown_name_is_an_attribute_error():
 
 LISTING = """
 import sys
-from paceline import comm, compressors, exchanges, launchers, memberships, models, references, rules, schedules, sources
-for family in (comm, compressors, exchanges, launchers, memberships, models, references, rules, schedules, sources):
+from paceline import comm, compressors, exchanges, launchers, memberships, models
+from paceline import references, rules, schedules, sources, topologies
+for family in (comm, compressors, exchanges, launchers, memberships, models, references, rules, topologies):
+    assert family.MENU.names()
+for family in (schedules, sources):
     assert family.MENU.names()
 for family in (compressors, exchanges, memberships, rules, schedules, sources):
     for name in family.MENU.names():

@@ -20,6 +20,7 @@ def explain(
     compress: o.CompressText = None,
     membership: o.MembershipText = None,
     comm: o.CommName = o.DEFAULTS.comm,
+    nodes: o.Nodes = None,
     model: o.ModelText = o.DEFAULTS.model,
     classes: o.Classes = None,
     image_size: o.ImageSize = None,

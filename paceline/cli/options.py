@@ -30,6 +30,7 @@ ScheduleText = Annotated[
 ]
 CompressText = Annotated[str | None, typer.Option("--compress", help="Axis: none, cast(bf16), cast(fp16).")]
 MembershipText = Annotated[str | None, typer.Option("--membership", help="Axis: fixed.")]
+Nodes = Annotated[str | None, typer.Option("--nodes", help="Pretend nodes on this host: 2x4 is two of four ranks.")]
 CommName = Annotated[str, typer.Option("--comm", help="auto, shm, gloo or nccl.")]
 ModelText = Annotated[
     str,

@@ -29,6 +29,7 @@ def run(
     compress: o.CompressText = None,
     membership: o.MembershipText = None,
     comm: o.CommName = o.DEFAULTS.comm,
+    nodes: o.Nodes = None,
     model: o.ModelText = o.DEFAULTS.model,
     classes: o.Classes = None,
     image_size: o.ImageSize = None,
@@ -109,7 +110,7 @@ def _launch(run: Run, context: typer.Context) -> None:
 
 _FOR_SCRIPTS = (
     *("workers", "strategy", "rule", "exchange", "topology", "schedule", "compress", "membership"),
-    *("comm", "deadline", "threads"),
+    *("comm", "nodes", "deadline", "threads"),
 )
 
 

@@ -26,6 +26,10 @@ def details(record: Record) -> Iterator[str]:
     chunks = record.plan.get("chunks")
     cut = f" in {chunks} chunk(s)" if chunks else ""
     yield f"bytes   {received(record)} received per worker and step{cut} over {record.comm}"
+    distance = record.replicas.get("distance")
+    if distance is not None:
+        same = "bit-identical" if record.replicas["identical"] else f"{distance:.2g} apart (relative to their mean)"
+        yield f"models  replicas are {same}"
     yield f"memory  {size(max(record.resources['pss_peak']))} at most per worker (PSS)"
     for note in record.notes:
         yield f"note    {note}"

@@ -1,7 +1,7 @@
 """Collectives among ranks that can read each other's memory, on the queue of queue.py.
 
-Nobody writes the source of another rank. How counters are kept and slept on, and how one rank sees the memory
-of another, is left to the comm (`shm`: futexes and memfd; `thread`: a condition).
+Nobody writes the source of another rank. A comm split into groups shares queue, memory and counts with its
+whole: all ranks post the same number of operations, in one order.
 """
 
 from __future__ import annotations
@@ -12,85 +12,43 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paceline.comm.queue import DEADLINE, Counters, Op, Queue, QueueWork
+from paceline.comm.ground import STAGING, Ground, typed
+from paceline.comm.queue import Op, QueueWork
 from paceline.comm.sums import sum_into
-from paceline.types import spread
+from paceline.types import Mixing, spread
 
-STAGING = 1 << 20  # bytes per rank of one staging place
-PLACES = 4  # staging places, so that copying in, adding and copying out overlap
 DIRECT = 1 << 15  # bytes: up to here every rank adds everything itself, which saves one round of waiting
 
 # share(sources, result, start, stop) does this rank's part of the piece [start, stop) of a tensor;
 # take(result, start, stop) copies out what all have done.
 Share = Callable[[Sequence[Tensor], Any, int, int], None]
 Take = Callable[[Tensor, int, int], Any]
-
-
-class Staging:
-    """Memory for staging one piece: every rank's source, and the result that all can read."""
-
-    def __init__(self, sources: Sequence[Tensor], result: Tensor) -> None:
-        self.sources, self.result, self.user = sources, result, None  # type: Sequence[Tensor], Tensor, Op | None
+Ranks = tuple[int, ...] | None
 
 
 class Lockstep:
-    """The collectives of a comm whose ranks see each other's memory."""
+    """The collectives of some members of a ground; a rank is a position among the members."""
 
     shares_results = True
 
-    def __init__(self, rank: int, size: int, counters: Counters, deadline: float = DEADLINE) -> None:
-        self.rank, self.size = rank, size
-        self.placement = (0,) * size
-        self._counters = counters
-        self._queue = Queue(size, counters, deadline)
-        self._received = [0] * size
-        self._places: dict[int, Staging] = {}
-        self._next_place = 0
-        self._registered: list[tuple[int, int, Sequence[Tensor]]] = []
-        self._results: list[tuple[int, int]] = []
-
-    # memory -------------------------------------------------------------------------------------
-
-    def _map_all(self, nbytes: int) -> Sequence[Tensor]:
-        """One byte vector per rank, mine writable by me, all readable. Collective."""
-        raise NotImplementedError
-
-    def _map_one(self, nbytes: int) -> Tensor:
-        """One byte vector for all ranks. Collective."""
-        raise NotImplementedError
+    def __init__(self, ground: Ground, members: tuple[int, ...]) -> None:
+        self._ground, self.members = ground, members
+        self.rank, self.size = members.index(ground.rank), len(members)
+        self.placement = (0,) * self.size
 
     def allocate(self, numel: int, dtype: torch.dtype) -> Tensor:
-        sources = [_typed(raw, numel, dtype) for raw in self._map_all(max(1, numel * dtype.itemsize))]
-        mine = sources[self.rank]
-        if numel:
-            self._registered.append((mine.data_ptr(), mine.data_ptr() + mine.nbytes, sources))
-        return mine
+        return self._ground.allocate(numel, dtype)
 
     def allocate_result(self, numel: int, dtype: torch.dtype) -> Tensor:
-        result = _typed(self._map_one(max(1, numel * dtype.itemsize)), numel, dtype)
-        self._results.append((result.data_ptr(), result.data_ptr() + result.nbytes))
-        return result
-
-    def _peers_of(self, src: Tensor) -> Sequence[Tensor] | None:
-        """Every rank's view of the range that `src` covers, if it lies in registered memory."""
-        for start, stop, sources in self._registered:
-            if start <= src.data_ptr() < stop and sources[0].dtype == src.dtype:
-                first = (src.data_ptr() - start) // src.itemsize
-                return [source[first : first + src.numel()] for source in sources]
-        return None
-
-    def _is_result(self, dst: Tensor) -> bool:
-        return any(start <= dst.data_ptr() < stop for start, stop in self._results)
-
-    # collectives --------------------------------------------------------------------------------
+        return self._ground.allocate_result(numel, dtype)
 
     def all_sum(self, src: Tensor, dst: Tensor, key: object = "") -> QueueWork:
         """dst = the sum of every rank's src; src is never written."""
-        peers = self._peers_of(src) if self._is_result(dst) else None
+        peers = self._peers(src) if self._ground.is_result(dst) else None
         if peers is not None:
             op = Op("all_sum", key, lambda: self._share_sum(peers, dst))
             op.finish = lambda: self._count_results(dst)
-            return self._queue.submit(op)
+            return self._submit(op)
         flat = _flat(dst)
         if src.nbytes <= DIRECT:
             return self._staged("all_sum", src, key, lambda sources, *_: self._add_all(sources, flat), early=True)
@@ -140,14 +98,34 @@ class Lockstep:
         def share(sources: Sequence[Tensor], result: Tensor | None, start: int, stop: int) -> None:
             if self.rank != root:
                 flat[start:stop].copy_(sources[root])
-                self._received[root] += sources[root].nbytes
+                self._ground.received[self.members[root]] += sources[root].nbytes
 
         return self._staged("broadcast", flat, key, share)
 
     def barrier(self, deadline: float | None = None) -> None:
         op = Op("barrier", "")
         op.early = True
-        self._queue.submit(op).wait(deadline)
+        self._submit(op).wait(deadline)
+
+    def mix(self, src: Tensor, dst: Tensor, mixing: Mixing, key: object = "") -> QueueWork:
+        """dst = keep x src + the weighted sources of some ranks. Waits for those ranks only."""
+        flat, own = _flat(dst), src.reshape(-1)
+
+        def share(sources: Sequence[Tensor], result: Tensor | None, start: int, stop: int) -> None:
+            out = flat[start:stop]
+            torch.mul(own[start:stop], mixing.keep, out=out)
+            for peer, weight in mixing.sources:
+                out.add_(sources[peer], alpha=weight)
+                self._ground.received[self.members[peer]] += out.nbytes
+
+        around = (self.rank, *(peer for peer, _ in mixing.sources)), (self.rank, *mixing.targets)
+        waits_for, readers = (tuple(self.members[peer] for peer in peers) for peers in around)
+        return self._read("mix", src, key, share, waits_for, readers)
+
+    def split(self, groups: Sequence[Sequence[int]]) -> Lockstep:
+        """The comm of this rank's group. Groups cover all ranks; each makes the same calls with the same sizes."""
+        mine = next(group for group in groups if self.rank in group)
+        return Lockstep(self._ground, tuple(self.members[peer] for peer in mine))
 
     def _share_sum(self, sources: Sequence[Tensor], result: Tensor) -> None:
         bounds = parts_of(result, self.size)
@@ -160,22 +138,34 @@ class Lockstep:
         self._count_sources(dst.nbytes)
 
     def _count_sources(self, nbytes: int) -> None:
-        for peer in range(self.size):
+        for peer, member in enumerate(self.members):
             if peer != self.rank:
-                self._received[peer] += nbytes
+                self._ground.received[member] += nbytes
 
     def _count_results(self, result: Tensor) -> None:
         bounds = parts_of(result, self.size)
-        for peer in range(self.size):
+        for peer, member in enumerate(self.members):
             if peer != self.rank:
-                self._received[peer] += (bounds[peer + 1] - bounds[peer]) * result.itemsize
+                self._ground.received[member] += (bounds[peer + 1] - bounds[peer]) * result.itemsize
 
-    def _read(self, verb: str, src: Tensor, key: object, share: Share) -> QueueWork:
+    def _read(
+        self, verb: str, src: Tensor, key: object, share: Share, waits_for: Ranks = None, readers: Ranks = None
+    ) -> QueueWork:
         """An operation that reads sources and needs no common result: in place where memory allows it."""
-        peers = self._peers_of(src)
+        peers = self._peers(src)
         if peers is None:
-            return self._staged(verb, src, key, share, early=True)
-        return self._queue.submit(Op(verb, key, lambda: share(peers, None, 0, src.numel())))
+            return self._staged(verb, src, key, share, None, True, waits_for, readers)
+        return self._submit(Op(verb, key, lambda: share(peers, None, 0, src.numel())), waits_for, readers)
+
+    def _peers(self, src: Tensor) -> Sequence[Tensor] | None:
+        """Every member's view of a registered range."""
+        everybody = self._ground.peers_of(src)
+        return None if everybody is None else [everybody[member] for member in self.members]
+
+    def _submit(self, op: Op, waits_for: Ranks = None, readers: Ranks = None) -> QueueWork:
+        op.waits_for = self.members if waits_for is None else waits_for
+        op.readers = self.members if readers is None else readers
+        return self._ground.queue.submit(op)
 
     def _staged(
         self,
@@ -185,21 +175,23 @@ class Lockstep:
         share: Share,
         take: Take | None = None,
         early: bool = False,
+        waits_for: Ranks = None,
+        readers: Ranks = None,
     ) -> QueueWork:
         """Any tensor, piece by piece through staging places: copying one piece overlaps adding another."""
         flat = src.reshape(-1)
         step = STAGING // flat.itemsize
-        work = QueueWork(self._queue, None)
+        work = QueueWork(self._ground.queue, None)
         for start in range(0, flat.numel(), step):
             op = self._piece(verb, key, flat[start : start + step], start, share, take)
             op.early = early
-            work = self._queue.submit(op)
+            work = self._submit(op, waits_for, readers)
         return work
 
     def _piece(self, verb: str, key: object, part: Tensor, start: int, share: Share, take: Take | None) -> Op:
-        place, stop = self._place(), start + part.numel()
-        sources = [_typed(raw, part.numel(), part.dtype) for raw in place.sources]
-        result = _typed(place.result, part.numel(), part.dtype)
+        place, stop = self._ground.place(), start + part.numel()
+        sources = [typed(place.sources[member], part.numel(), part.dtype) for member in self.members]
+        result = typed(place.results[self.members[0]], part.numel(), part.dtype)
         op = Op(verb, key, lambda: share(sources, result, start, stop))
         op.place = place
         op.prepare = lambda: sources[self.rank].copy_(part)
@@ -207,22 +199,16 @@ class Lockstep:
             op.finish = lambda: take(result, start, stop)
         return op
 
-    def _place(self) -> Staging:
-        index, self._next_place = self._next_place, (self._next_place + 1) % PLACES
-        if index not in self._places:
-            self._places[index] = Staging(self._map_all(STAGING), self._map_one(STAGING))
-        return self._places[index]
-
     def progress(self) -> None:
-        self._queue.progress()
+        self._ground.queue.progress()
 
     def received(self) -> tuple[int, ...]:
-        return tuple(self._received)
+        """Bytes that this rank got so far from each rank of the whole ground."""
+        return tuple(self._ground.received)
 
     def close(self, failure: str = "") -> None:
-        self._counters.leave(failure or "left")
-        self._registered.clear()
-        self._places.clear()
+        self._ground.counters.leave(failure or "left")
+        self._ground.clear()
 
 
 def parts_of(vector: Tensor, size: int) -> tuple[int, ...]:
@@ -232,7 +218,3 @@ def parts_of(vector: Tensor, size: int) -> tuple[int, ...]:
 
 def _flat(tensor: Tensor) -> Tensor:
     return tensor.view(-1)
-
-
-def _typed(raw: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
-    return raw[: numel * dtype.itemsize].view(dtype)

@@ -56,8 +56,13 @@ class Op:
         self.share = share
         self.finish: Callable[[], Any] | None = None
         self.place: Place | None = None
+        self.waits_for: tuple[int, ...] = ()  # who must have posted before my share
+        self.readers: tuple[int, ...] = ()  # who must have shared before my source is free again
         self.early = False  # finished for this rank as soon as its own share is done
         self.finished = False
+
+    def ranks(self, kind: int) -> tuple[int, ...]:
+        return self.waits_for if kind == POSTED else self.readers
 
     def __str__(self) -> str:
         return f"{self.verb} of {self.key}" if str(self.key) else self.verb
@@ -93,8 +98,8 @@ class QueueWork:
 class Queue:
     """Operations in the order in which they were called, the same on all ranks."""
 
-    def __init__(self, size: int, counters: Counters, deadline: float) -> None:
-        self.size, self.deadline = size, deadline
+    def __init__(self, counters: Counters, deadline: float) -> None:
+        self.deadline = deadline
         self._counters = counters
         self._unposted: deque[Op] = deque()
         self._posted: deque[Op] = deque()  # posted, not finished
@@ -111,10 +116,10 @@ class Queue:
         moving = bool(self._unposted or self._posted)
         while moving:
             moving = self._post_next()
-            while self._unshared and self._all_past(POSTED, self._unshared[0].number):
+            while self._unshared and self._past_all(POSTED, self._unshared[0]):
                 self._share_next()
                 moving = True
-            while self._posted and self._all_past(SHARED, self._posted[0].number):
+            while self._posted and self._past_all(SHARED, self._posted[0]):
                 self._finish_next()
                 moving = True
 
@@ -152,8 +157,9 @@ class Queue:
             op.place.user = None
         op.finished = True
 
-    def _all_past(self, kind: int, number: int) -> bool:
-        return all(_past(self._counters.value(kind, peer), number) for peer in range(self.size))
+    def _past_all(self, kind: int, op: Op) -> bool:
+        value, number = self._counters.value, op.number
+        return all(_past(value(kind, peer), number) for peer in op.ranks(kind))
 
     def wait_for(self, op: Op, deadline: float | None) -> None:
         """Advance the queue until `op` is finished; sleep on whoever is behind."""
@@ -173,7 +179,7 @@ class Queue:
         return SHARED, self._posted[0]
 
     def _sleep(self, kind: int, op: Op, began: float, limit: float) -> None:
-        for peer in range(self.size):
+        for peer in op.ranks(kind):
             seen = self._counters.value(kind, peer)
             if _past(seen, op.number):
                 continue

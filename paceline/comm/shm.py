@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from paceline.comm import futex, memory
+from paceline.comm.ground import Ground
 from paceline.comm.lockstep import Lockstep
 from paceline.comm.queue import DEADLINE
 from paceline.comm.store import Store
@@ -80,44 +81,34 @@ class FutexCounters:
         self._words[self._at(STATE, self._rank)] = _LEFT if why == "left" else _FAILED
 
 
-class ShmComm(Lockstep):
-    """Ranks of one host that share memory."""
+class ShmGround(Ground):
+    """Anonymous segments that every rank maps."""
 
-    def __init__(
-        self, rank: int, size: int, store: Store, deadline: float = DEADLINE, folder: Path | None = None
-    ) -> None:
+    def __init__(self, rank: int, size: int, store: Store, deadline: float, folder: Path | None, name: str) -> None:
         self._folder = folder
-        self._pid = os.getpid()
-        control = self._open_control(rank, size, store, deadline)
-        self._counters_of_all = FutexCounters(rank, control)
-        super().__init__(rank, size, self._counters_of_all, deadline)
+        words = 4 * LINE * (size + 1)
+        control, number = self._open_control(rank, words + 8 * size, store, deadline, name)
+        # One number per rank behind the counters: the descriptor of the segment that it is handing out.
+        self._announced = control[words : words + 8 * size].view(torch.int64)
+        self._futexes = FutexCounters(rank, control)
+        super().__init__(rank, size, self._futexes, deadline)
         self.barrier()
-        self._announced = self._map_table()
+        if number >= 0:
+            os.close(number)
 
-    def _open_control(self, rank: int, size: int, store: Store, deadline: float) -> Tensor:
-        nbytes = 4 * LINE * (size + 1) + 8 * size
+    def _open_control(self, rank: int, nbytes: int, store: Store, deadline: float, name: str) -> tuple[Tensor, int]:
         nbytes += -nbytes % 4096
         if rank == 0:
-            self._control_number = memory.create(nbytes, self._folder)
-            store.set("shm/control", f"{os.getpid()} {self._control_number}")
-            self._table_at = 4 * LINE * (size + 1)
-            return memory.attach(self._control_number, nbytes)
-        self._control_number = -1
-        self._table_at = 4 * LINE * (size + 1)
-        pid, number = map(int, store.get("shm/control", deadline).split())
-        return memory.attach_from(pid, number, nbytes)
+            number = memory.create(nbytes, self._folder)
+            store.set(f"{name}/control", f"{os.getpid()} {number}")
+            return memory.attach(number, nbytes), number
+        pid, number = map(int, store.get(f"{name}/control", deadline).split())
+        return memory.attach_from(pid, number, nbytes), -1
 
-    def _map_table(self) -> Tensor:
-        """One number per rank behind the counters: the descriptor of the segment it is handing out."""
-        control: Tensor = self._counters_of_all._control
-        if self._control_number >= 0:
-            os.close(self._control_number)
-        return control[self._table_at : self._table_at + 8 * self.size].view(torch.int64)
-
-    def _map_all(self, nbytes: int) -> Sequence[Tensor]:
+    def map_all(self, nbytes: int) -> Sequence[Tensor]:
         return self._hand_out(nbytes, range(self.size))
 
-    def _map_one(self, nbytes: int) -> Tensor:
+    def map_one(self, nbytes: int) -> Tensor:
         return self._hand_out(nbytes, range(1))[0]
 
     def _hand_out(self, nbytes: int, owners: range) -> list[Tensor]:
@@ -135,7 +126,7 @@ class ShmComm(Lockstep):
             raise problem
         for owner in owners:
             if numbers[owner] == -2:
-                raise PeerLost(f"{self._counters_of_all.name(owner)} could not get shared memory", rank=owner)
+                raise PeerLost(f"{self._futexes.name(owner)} could not get shared memory", rank=owner)
         views = [self._attach(owner, numbers[owner], nbytes) for owner in owners]
         self.barrier()
         if number >= 0:
@@ -145,7 +136,22 @@ class ShmComm(Lockstep):
     def _attach(self, owner: int, number: int, nbytes: int) -> Tensor:
         if owner == self.rank:
             return memory.attach(number, nbytes)
-        return memory.attach_from(self._counters_of_all.pid(owner), number, nbytes)
+        return memory.attach_from(self._futexes.pid(owner), number, nbytes)
+
+
+class ShmComm(Lockstep):
+    """Ranks of one host that share memory. Two comms of one job have different names."""
+
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        store: Store,
+        deadline: float = DEADLINE,
+        folder: Path | None = None,
+        name: str = "shm",
+    ) -> None:
+        super().__init__(ShmGround(rank, size, store, deadline, folder, name), tuple(range(size)))
 
 
 def _alive(pid: int) -> bool:

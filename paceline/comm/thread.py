@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from paceline.comm.ground import Ground
 from paceline.comm.lockstep import Lockstep
 
 
@@ -53,18 +54,18 @@ class ConditionCounters:
             self._group.moved.notify_all()
 
 
-class ThreadComm(Lockstep):
-    """One rank of a group of threads."""
+class ThreadGround(Ground):
+    """Vectors of one process."""
 
-    def __init__(self, rank: int, group: ThreadGroup, deadline: float = 60.0) -> None:
+    def __init__(self, rank: int, group: ThreadGroup, deadline: float) -> None:
         self._group = group
         super().__init__(rank, group.size, ConditionCounters(rank, group), deadline)
 
-    def _map_all(self, nbytes: int) -> Sequence[Tensor]:
+    def map_all(self, nbytes: int) -> Sequence[Tensor]:
         self._group.table[self.rank] = torch.zeros(nbytes, dtype=torch.uint8)
         return self._collect(range(self.size))
 
-    def _map_one(self, nbytes: int) -> Tensor:
+    def map_one(self, nbytes: int) -> Tensor:
         if self.rank == 0:
             self._group.table[0] = torch.zeros(nbytes, dtype=torch.uint8)
         return self._collect(range(1))[0]
@@ -74,6 +75,13 @@ class ThreadComm(Lockstep):
         views = [view for view in (self._group.table[owner] for owner in owners) if view is not None]
         self.barrier()
         return views
+
+
+class ThreadComm(Lockstep):
+    """One rank of a group of threads."""
+
+    def __init__(self, rank: int, group: ThreadGroup, deadline: float = 60.0) -> None:
+        super().__init__(ThreadGround(rank, group, deadline), tuple(range(group.size)))
 
 
 def run_ranks(size: int, work: Callable[[ThreadComm], Any]) -> list[Any]:

@@ -6,8 +6,9 @@ The nccl path is written but has not been run on a GPU yet.
 
 from __future__ import annotations
 
+import copy
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch import Tensor
 from paceline.comm.lockstep import parts_of
 from paceline.comm.queue import DEADLINE
 from paceline.errors import PeerLost
-from paceline.types import spread
+from paceline.types import Mixing, spread
 
 _WIDER = {torch.int16: torch.int32, torch.uint16: torch.int32, torch.uint32: torch.int64, torch.bool: torch.int32}
 
@@ -55,6 +56,20 @@ class TorchWork:
             self._after()
 
 
+class Together:
+    """Several works of torch.distributed as one."""
+
+    def __init__(self, works: Sequence[Any]) -> None:
+        self._works = works
+
+    def wait(self, limit: timedelta) -> None:
+        for work in self._works:
+            work.wait(limit)
+
+    def is_completed(self) -> bool:
+        return all(work.is_completed() for work in self._works)
+
+
 class TorchDist:
     """The collectives of one process group."""
 
@@ -67,7 +82,9 @@ class TorchDist:
     ) -> None:
         self.rank, self.size, self.deadline = rank, size, deadline
         self.placement = nodes or (0,) * size
+        self.members = tuple(range(size))
         self._received = [0] * size
+        self._tags = 0
         self._owns = not dist.is_initialized()
         if self._owns:
             if len(set(self.placement)) == 1:
@@ -96,9 +113,9 @@ class TorchDist:
         dst.copy_(src)
         bounds = parts_of(src, self.size)
         mine = bounds[self.rank + 1] - bounds[self.rank]
-        for peer in range(self.size):
+        for peer, member in enumerate(self.members):
             if peer != self.rank:
-                self._received[peer] += (mine + bounds[peer + 1] - bounds[peer]) * src.itemsize
+                self._received[member] += (mine + bounds[peer + 1] - bounds[peer]) * src.itemsize
         return self._start("all_sum", key, dist.all_reduce(dst, group=self._group, async_op=True))
 
     def _wide_sum(self, src: Tensor, dst: Tensor, key: object) -> TorchWork:
@@ -120,8 +137,8 @@ class TorchDist:
         if not src.numel():
             return TorchWork(self, None, "")
         rows = list(dst.view(self.size, src.numel()).unbind())
-        for peer in range(self.size):
-            self._received[peer] += src.nbytes if peer != self.rank else 0
+        for peer, member in enumerate(self.members):
+            self._received[member] += src.nbytes if peer != self.rank else 0
         work = dist.all_gather(rows, src.reshape(-1).contiguous(), group=self._group, async_op=True)
         return self._start("all_gather", key, work)
 
@@ -130,17 +147,51 @@ class TorchDist:
             return TorchWork(self, None, "")
         dense = tensor.contiguous().to(self._device())
         if self.rank != root:
-            self._received[root] += tensor.nbytes
-        work = self._start("broadcast", key, dist.broadcast(dense, root, group=self._group, async_op=True))
+            self._received[self.members[root]] += tensor.nbytes
+        sent = dist.broadcast(dense, self.members[root], group=self._group, async_op=True)
+        work = self._start("broadcast", key, sent)
         if dense is not tensor:
             work._after = lambda: tensor.copy_(dense)
         return work
 
+    def mix(self, src: Tensor, dst: Tensor, mixing: Mixing, key: object = "") -> TorchWork:
+        """Receives are posted before sends; otherwise gloo's steps have two modes."""
+        flat, dense = dst.view(-1), src.reshape(-1).contiguous()
+        heard = [(torch.empty_like(dense), peer, weight) for peer, weight in mixing.sources]
+        self._tags += 1
+        works = [dist.irecv(part, self.members[peer], self._group, self._tags) for part, peer, _ in heard]
+        works += [dist.isend(dense, self.members[peer], self._group, self._tags) for peer in mixing.targets]
+
+        def combine() -> None:
+            torch.mul(dense, mixing.keep, out=flat)
+            for part, peer, weight in heard:
+                flat.add_(part, alpha=weight)
+                self._received[self.members[peer]] += part.nbytes
+
+        if not works:
+            combine()
+            return TorchWork(self, None, "")
+        return self._start("mix", key, Together(works), combine)
+
+    def split(self, groups: Sequence[Sequence[int]]) -> TorchDist:
+        """The comm of this rank's group; collective over all ranks."""
+        found: TorchDist | None = None
+        for group in groups:
+            members = tuple(self.members[peer] for peer in group)
+            made = dist.new_group(list(members), timeout=timedelta(seconds=self.deadline), backend=self.backend)
+            if self.rank in group:
+                found = copy.copy(self)
+                found.members, found._group, found._owns = members, made, False
+                found.rank, found.size = list(group).index(self.rank), len(members)
+                found.placement = tuple(self.placement[peer] for peer in group)
+        assert found is not None, "groups must cover all ranks"
+        return found
+
     def barrier(self, deadline: float | None = None) -> None:
         self._start("barrier", "", dist.barrier(group=self._group, async_op=True)).wait(deadline)
 
-    def _start(self, verb: str, key: object, work: Any) -> TorchWork:
-        return TorchWork(self, work, f"{verb} of {key}" if str(key) else verb)
+    def _start(self, verb: str, key: object, work: Any, after: Callable[[], Any] | None = None) -> TorchWork:
+        return TorchWork(self, work, f"{verb} of {key}" if str(key) else verb, after)
 
     def progress(self) -> None:
         """torch.distributed has threads of its own."""

@@ -37,21 +37,21 @@ class Cast(Member):
     def nbytes(self, layout: Layout, chunk: Chunk) -> int:
         return chunk.numel * min(2, layout.itemsize)
 
-    def bind(self, layout: Layout, comm: Comm, dtype: Any) -> CastCodec | None:
+    def bind(self, layout: Layout, comm: Comm, dtype: Any, shared: bool) -> CastCodec | None:
         if dtype.itemsize <= 2:
             return None
-        return CastCodec(self.to, layout, comm)
+        return CastCodec(self.to, layout, comm, shared)
 
 
 class CastCodec:
     """Two vectors of half the size beside the arena: what leaves and what comes back."""
 
-    def __init__(self, to: str, layout: Layout, comm: Comm) -> None:
+    def __init__(self, to: str, layout: Layout, comm: Comm, shared: bool) -> None:
         import torch
 
         half = {"fp16": torch.float16, "bf16": torch.bfloat16}[to]
         self._small = comm.allocate(layout.numel, half)
-        self._sum = comm.allocate_result(layout.numel, half)
+        self._sum = comm.allocate_result(layout.numel, half) if shared else torch.zeros(layout.numel, dtype=half)
 
     def rounds(self, chunk: Chunk, src: Tensor, dst: Tensor) -> Rounds:
         part = slice(chunk.start, chunk.stop)

@@ -22,5 +22,5 @@ class NoCompression(Member):
     def nbytes(self, layout: Layout, chunk: Chunk) -> int:
         return chunk.numel * layout.itemsize
 
-    def bind(self, layout: Layout, comm: Comm, dtype: Any) -> None:
+    def bind(self, layout: Layout, comm: Comm, dtype: Any, shared: bool) -> None:
         return None

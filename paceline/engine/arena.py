@@ -1,9 +1,10 @@
 """All tensors of one dtype as one vector, twice: what leaves this rank, and what comes back.
 
-    source   | grad 0 | grad 1 | ... | flags |      written by this rank only
-    result   | mean 0 | mean 1 | ... | counts |     the sum over ranks; on shm one memory for the whole host
+    source   | grad 0 | grad 1 | ... | tail |      written by this rank only
+    result   | mean 0 | mean 1 | ... | tail |      combined among ranks; on shm one memory for the whole host
 
-The source is filled by moving fresh gradients into it; `p.grad` becomes a view of the result.
+The source is filled by moving fresh gradients into it; `p.grad` becomes a view of the result. The tail carries
+a flag per gradient (see Layout), or the mass of push_sum; a lane of parameters has none.
 """
 
 from __future__ import annotations
@@ -20,30 +21,38 @@ from paceline.types import Layout, Slot
 class Arena:
     """Tensors that look like `likes`, in that order. Changing the order moves no memory."""
 
-    def __init__(self, names: Sequence[str], likes: Sequence[Tensor], comm: Comm, compressor: Compressor) -> None:
-        self._comm, self._compressor = comm, compressor
+    def __init__(
+        self,
+        names: Sequence[str],
+        likes: Sequence[Tensor],
+        comm: Comm,
+        compressor: Compressor,
+        *,
+        tail: int,
+        shared: bool,
+    ) -> None:
+        self._comm, self._compressor, self._tail, self._shares = comm, compressor, tail, shared
         self.dtype = likes[0].dtype
-        numel = sum(like.numel() for like in likes) + len(likes)
+        numel = sum(like.numel() for like in likes) + tail
         self._lay_out(names, likes)
         # With a codec it is the payload that others read, and every rank writes the whole result.
-        if self.codec is None:
-            self.source, self.result = comm.allocate(numel, self.dtype), comm.allocate_result(numel, self.dtype)
-        else:
-            self.source, self.result = (likes[0].new_zeros(numel, requires_grad=False) for _ in range(2))
-        self.shared = comm.shares_results and self.codec is None
+        self.shared = shared and comm.shares_results and self.codec is None
+        own = likes[0].new_zeros(numel, requires_grad=False)
+        self.source = own if self.codec is not None else comm.allocate(numel, self.dtype)
+        self.result = comm.allocate_result(numel, self.dtype) if self.shared else torch.zeros_like(own)
         self._make_views()
 
     def _lay_out(self, names: Sequence[str], likes: Sequence[Tensor]) -> None:
         self._names, self._likes = list(names), list(likes)
         slots = tuple(Slot(name, like.numel()) for name, like in zip(names, likes, strict=True))
-        self.layout = Layout(slots, self.dtype.itemsize, tail=len(slots))
-        self.codec: Codec | None = self._compressor.bind(self.layout, self._comm, self.dtype)
+        self.layout = Layout(slots, self.dtype.itemsize, tail=self._tail)
+        self.codec: Codec | None = self._compressor.bind(self.layout, self._comm, self.dtype, self._shares)
 
     def _make_views(self) -> None:
         self.source_views = self.views(self.source)
         self.result_views = self.views(self.result)
-        self.flags = self.source[self.layout.offsets[-1] :]
-        self.flags.fill_(1)
+        self.tail = self.source[self.layout.offsets[-1] :]
+        self.tail.fill_(1)
 
     def reorder(self, order: Sequence[int]) -> None:
         """Lay the slots out in a new order; between steps only."""

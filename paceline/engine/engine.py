@@ -15,7 +15,7 @@ from paceline.engine.arena import Arena
 from paceline.engine.device import Device
 from paceline.engine.dispatch import Dispatcher
 from paceline.protocols import Channel, Comm, Compressor, Exchange, Schedule, Work
-from paceline.types import Chunk, Event, Profile, Unit, View
+from paceline.types import Chunk, Event, Lane, Profile, Unit, View
 
 Clock = Callable[[], float]
 
@@ -38,16 +38,26 @@ class Engine:
         compressor: Compressor,
         device: Device,
         clock: Clock,
+        lane: Lane,
     ) -> None:
         self.comm, self.device, self._schedule, self._clock = comm, device, schedule, clock
         self._exchange = exchange
-        self._channel: Channel = exchange.join(comm, view)
+        self._channel: Channel = exchange.join(comm, view, lane)
         self.order: list[int] = []  # position of slot k among `likes`
         self.arenas: list[Arena] = []
         for dtype in dict.fromkeys(like.dtype for like in likes):
             chosen = [k for k, like in enumerate(likes) if like.dtype == dtype]
             self.order += chosen
-            self.arenas.append(Arena([names[k] for k in chosen], [likes[k] for k in chosen], comm, compressor))
+            self.arenas.append(
+                Arena(
+                    [names[k] for k in chosen],
+                    [likes[k] for k in chosen],
+                    comm,
+                    compressor,
+                    tail=len(chosen) if lane.tail == "flags" else int(lane.tail == "mass"),
+                    shared=exchange.shares_results,
+                )
+            )
         self.log: list[Event] | None = None
         self._plan()
 
@@ -59,7 +69,7 @@ class Engine:
             plan = self._schedule.plan(Profile(arena.layout), lambda nbytes: nbytes / 1e9)
             count = len(arena.layout.slots)
             for chunk in plan.chunks(index):
-                tail = chunk.stop == arena.layout.numel
+                tail = chunk.stop == arena.layout.numel and arena.layout.tail
                 slots = range(count) if tail else arena.layout.slots_in(chunk.start, chunk.stop)
                 needs = tuple(first + slot for slot in slots)
                 found.append((max(needs, default=first) - first, chunk, needs))
@@ -116,7 +126,7 @@ class Engine:
     def _flag(self, slots: Sequence[int], value: int) -> None:
         for slot in slots:
             arena, index = self._slots[slot]
-            arena.flags[index] = value
+            arena.tail[index] = value
 
     def _wait(self) -> None:
         position = 0

@@ -2,4 +2,11 @@
 
 from paceline.menu import Menu
 
-MENU = Menu("exchange", {"allreduce": "paceline.exchanges.allreduce:AllReduce"})
+MENU = Menu(
+    "exchange",
+    {
+        "allreduce": "paceline.exchanges.allreduce:AllReduce",
+        "hierarchical": "paceline.exchanges.hierarchical:Hierarchical",
+        "neighbor": "paceline.exchanges.neighbor:Neighbor",
+    },
+)

@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from paceline.exchanges.works import coded
 from paceline.menu import Member
-from paceline.protocols import Codec, Comm, Payload, Rounds, Work
-from paceline.types import Chunk, Cluster, Flow, Unit, View, spread
+from paceline.protocols import Codec, Comm, Payload, Work
+from paceline.types import Chunk, Cluster, Flow, Lane, Unit, View, spread
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,8 +27,13 @@ class AllReduce(Member):
     consensus: ClassVar[bool] = True
     phases: ClassVar[int] = 1
     takes_topology: ClassVar[bool] = False
+    shares_results: ClassVar[bool] = True
+    topology: ClassVar[None] = None
 
-    def join(self, comm: Comm, view: View) -> AllReduceChannel:
+    def check(self, cluster: Cluster) -> None:
+        """Any number of ranks, anywhere."""
+
+    def join(self, comm: Comm, view: View, lane: Lane) -> AllReduceChannel:
         return AllReduceChannel(comm)
 
     def traffic(self, nbytes: int, cluster: Cluster) -> Sequence[Sequence[Flow]]:
@@ -49,38 +55,16 @@ class AllReduceChannel:
     def start(self, unit: Unit, chunk: Chunk, src: Tensor, dst: Tensor, codec: Codec | None) -> Work:
         if codec is None:
             return self._comm.all_sum(src, dst, unit)
-        return RoundsWork(codec.rounds(chunk, src, dst), self._comm, unit)
+
+        def combine(payload: Payload) -> Work:
+            if payload.combine == "sum":
+                return self._comm.all_sum(payload.tensor, payload.out, unit)
+            return self._comm.all_gather(payload.tensor, payload.out, unit)
+
+        return coded(codec.rounds(chunk, src, dst), combine)
 
     def state(self) -> Mapping[str, Any]:
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         pass
-
-
-class RoundsWork:
-    """Drives a codec: each payload is combined, then the codec goes on, until it has written dst."""
-
-    def __init__(self, rounds: Rounds, comm: Comm, unit: Unit) -> None:
-        self._rounds, self._comm, self._unit = rounds, comm, unit
-        self._work: Work | None = None
-        self._next()
-
-    def _next(self) -> None:
-        payload = next(self._rounds, None)
-        self._work = None if payload is None else self._combine(payload)
-
-    def _combine(self, payload: Payload) -> Work:
-        if payload.combine == "sum":
-            return self._comm.all_sum(payload.tensor, payload.out, self._unit)
-        return self._comm.all_gather(payload.tensor, payload.out, self._unit)
-
-    def wait(self, deadline: float | None = None) -> None:
-        while self._work is not None:
-            self._work.wait(deadline)
-            self._next()
-
-    def done(self) -> bool:
-        if self._work is not None and self._work.done():
-            self._next()
-        return self._work is None

@@ -9,7 +9,7 @@ from paceline.compose import compose
 from paceline.jobs.measure import check, machine
 from paceline.models.layouts import layout_built, layout_of
 from paceline.run import Run
-from paceline.types import Axes, Cluster, Flow, Layout, Profile, Slot
+from paceline.types import Axes, Flow, Layout, Profile, Slot
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def explain(run: Run) -> Explanation:
     plan = axes.schedule.plan(Profile(layout), lambda nbytes: nbytes / 1e9)
     chunks = plan.chunks()
     sizes = tuple(axes.compressor.nbytes(layout, chunk) for chunk in chunks)
-    cluster = Cluster.of_one_host(run.workers)
+    cluster = run.cluster
     rounds = [axes.exchange.traffic(nbytes, cluster) for nbytes in sizes]
     flows: list[Flow] = [flow for chunk in rounds for flows in chunk for flow in flows]
     received = [0] * run.workers

@@ -89,6 +89,7 @@ def make_record(run: Run, notes: Sequence[str], ranks: Sequence[dict[str, Any]])
             "cpu_seconds_per_step": [rank["cpu_seconds_per_step"] for rank in ranks],
         },
         plan=first["plan"],
+        replicas=first["replicas"],
         loss=[fmean(values) for values in zip(*(rank["losses"] for rank in ranks), strict=True)],
         incidents=_skips(first),
     )

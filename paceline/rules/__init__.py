@@ -2,4 +2,16 @@
 
 from paceline.menu import Menu
 
-MENU = Menu("rule", {"grad": "paceline.rules.grad:Grad"})
+MENU = Menu(
+    "rule",
+    {
+        "grad": "paceline.rules.grad:Grad",
+        "atc": "paceline.rules.atc:Atc",
+        "awc": "paceline.rules.awc:Awc",
+        "exact_diffusion": "paceline.rules.exact_diffusion:ExactDiffusion",
+        "gradient_tracking": "paceline.rules.gradient_tracking:GradientTracking",
+        "push_sum": "paceline.rules.push_sum:PushSum",
+        "diloco": "paceline.rules.diloco:Diloco",
+    },
+    aliases={"dgd": "awc"},
+)

@@ -14,24 +14,24 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.errors import PacelineError, WorkloadError
 from paceline.menu import Member
-from paceline.types import Chunk, Lane
+from paceline.rules.context import Context
+from paceline.types import Lane
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from torch.optim import Optimizer
-
-    from paceline.engine.engine import Engine
 
 
 @dataclass(frozen=True)
 class Grad(Member):
     name: ClassVar[str] = "grad"
-    lanes: ClassVar[tuple[Lane, ...]] = (Lane("gradient", needs_consensus=True, lossy_ok=True),)
+    lanes: ClassVar[tuple[Lane, ...]] = (Lane("gradient", needs_consensus=True, lossy_ok=True, tail="flags"),)
     leaves: ClassVar[str] = "backward"
     due: ClassVar[str] = "update"
 
-    def bind(self, engine: Engine, parameters: Sequence[Tensor], optimizer: Optimizer) -> GradDuty:
-        return GradDuty(engine, parameters, optimizer)
+    needs: ClassVar[str] = "consensus"
+
+    def bind(self, context: Context) -> GradDuty:
+        return GradDuty(context)
 
 
 class GradDuty:
@@ -41,85 +41,142 @@ class GradDuty:
     do write into gradients; the first update therefore works on a copy and looks whether it was touched.
     """
 
-    def __init__(self, engine: Engine, parameters: Sequence[Tensor], optimizer: Optimizer) -> None:
+    averages_gradients = True
+
+    def __init__(self, context: Context) -> None:
         import torch
 
-        self._multiply, self._norm = torch.mul, torch.linalg.vector_norm
-        self._engine, self._optimizer = engine, optimizer
-        self._parameters = [parameters[k] for k in engine.order]
+        self._multiply, self._norm, self._empty = torch.mul, torch.linalg.vector_norm, torch.empty_like
+        self.context = context
+        self.engine = context.open_lane(Grad.lanes[0], None)
+        self._optimizer = context.optimizer
+        self._number([context.parameters[k] for k in self.engine.order])
         self._copies: list[Tensor] | None = None
         self._may_share: bool | None = None  # not known before the first update
-        self.factor = 1.0  # what a fresh gradient is multiplied with; set before each step
+        self._learning = self._given = False
+        self.steps = 0
+        self.release()
 
-    def reordered(self, moved: Sequence[int]) -> None:
-        self._parameters = [self._parameters[slot] for slot in moved]
-        self._copies = None
+    def _number(self, parameters: Sequence[Tensor]) -> None:
+        """Slots follow the arena, whose order changes once, after the first step."""
+        self._parameters = list(parameters)
+        self._slots = {id(parameter): slot for slot, parameter in enumerate(parameters)}
 
     def begin(self) -> None:
-        pass
+        scale = 1.0 if self.context.loss_scale is None else self.context.loss_scale.value
+        self.factor = 1.0 / (self.context.comm.size * self.context.accumulate * scale)
+        self._given = False
+        self.engine.begin(self.steps)
 
-    def on_grad(self, slot: int) -> None:
-        parameter = self._parameters[slot]
-        fresh = parameter.grad
+    def on_grad(self, parameter: Tensor) -> None:
+        """The gradient of a parameter is complete: it moves into the arena, scaled on the way."""
+        slot, fresh = self._slots[id(parameter)], parameter.grad
+        if slot in self.engine.arrived:
+            raise WorkloadError(
+                f"{self.engine.name_of(slot)} got a second gradient at step {self.steps}",
+                why="backward ran twice before step()",
+                remedy=f"wrap(..., accumulate={self.context.accumulate + 1}), and step() after each backward",
+            )
         if fresh is None:
             raise WorkloadError(
-                f"the gradient of {self._engine.name_of(slot)} is gone",
+                f"the gradient of {self.engine.name_of(slot)} is gone",
                 why="something took it before the exchange; was the model wrapped twice?",
             )
-        if fresh.layout != self._engine.source(slot).layout:
+        if fresh.layout != self.engine.source(slot).layout:
             fresh = fresh.to_dense()
-        self._multiply(fresh, self.factor, out=self._engine.source(slot))
+        self._multiply(fresh, self.factor, out=self.engine.source(slot))
         parameter.grad = None
-        self._engine.offer(slot)
+        self.engine.offer(slot)
 
-    def on_back(self, chunk: Chunk) -> None:
-        pass
+    def discard(self) -> None:
+        """Nothing leaves before backward."""
 
-    def norm(self) -> float:
-        """The global norm of the mean gradient, the same number on every rank; NaN or infinite if it is not finite."""
-        parts = [float(self._norm(arena.mean.float())) for arena in self._engine.arenas]
-        return float(sum(part * part for part in parts) ** 0.5)
+    def leave(self) -> None:
+        """Everything has left from the hooks of backward."""
 
-    def finite(self) -> bool:
-        largest = [float(self._norm(arena.mean, ord=float("inf"))) for arena in self._engine.arenas]
-        return all(value - value == 0 for value in largest)
+    def wait(self) -> None:
+        if not self._given:
+            self.engine.finish()
 
-    def give(self, scale: float = 1.0, private: bool = False) -> None:
-        """Set p.grad to the mean gradient, times `scale`; to None where no rank had one."""
-        self._learning = self._may_share is None and scale == 1.0 and not private
-        views = self._views(scale, private)
-        counts = [count for arena in self._engine.arenas for count in arena.counts()]
-        for parameter, view, count in zip(self._parameters, views, counts, strict=True):
-            parameter.grad = view if count > 0 else None
+    def sound(self) -> bool:
+        """Whether the mean gradient is finite, where a loss scale makes that a question. The same on every rank."""
+        scale = self.context.loss_scale
+        if scale is None:
+            return True
+        largest = [float(self._norm(arena.mean, ord=float("inf"))) for arena in self.engine.arenas]
+        finite = all(value - value == 0 for value in largest)
+        scale.record(finite)
+        return finite
 
-    def _views(self, scale: float, private: bool) -> list[Tensor]:
-        arenas = self._engine.arenas
-        if scale == 1.0 and not private and (self._may_share or not any(arena.shared for arena in arenas)):
-            return [view for arena in arenas for view in arena.result_views]
-        if self._copies is None:
-            self._copies = [arena.result.new_empty(arena.result.shape) for arena in arenas]
-        for copy, arena in zip(self._copies, arenas, strict=True):
-            self._multiply(arena.result, scale, out=copy)
-        return [view for copy, arena in zip(self._copies, arenas, strict=True) for view in arena.views(copy)]
+    def synchronize(self) -> None:
+        """p.grad is the mean gradient now, in this rank's own memory."""
+        self.engine.finish()
+        self._give(self._clipping(), private=True)
+        self._given = True
 
     def update(self) -> None:
-        """Run the optimizer on what `give` handed out, and watch that shared results stay untouched."""
-        before = [arena.result._version for arena in self._engine.arenas]
+        """Run the optimizer on the mean gradient, and watch that shared results stay untouched."""
+        if not self._given:
+            self._give(self._clipping(), self.context.private_gradients)
+        before = [arena.result._version for arena in self.engine.arenas]
         self._optimizer.step()
         if self._learning:
             self._learn_to_share()
-        if [arena.result._version for arena in self._engine.arenas] != before and self._may_share:
+        elif self._may_share and [arena.result._version for arena in self.engine.arenas] != before:
             raise PacelineError(
                 f"{type(self._optimizer).__name__} wrote into gradients, which it had not done in its first step",
                 why="the ranks of a host share the memory of the mean gradient",
                 remedy="wrap(..., private_gradients=True)",
             )
+        self.steps += 1
+        if self.steps == 1:
+            self._number([self._parameters[slot] for slot in self.engine.adopt_order()])
+            self._copies = None
+        self.release()
+
+    def evaluate(self, loss: Tensor) -> Tensor:
+        """For optimizers that call the model again: exchange the gradient, return the mean loss of all ranks."""
+        self.engine.finish()
+        self._give(self._clipping(), private=True)
+        share = loss.detach().view(1) / self.context.comm.size
+        mean = self._empty(share)
+        self.context.comm.all_sum(share, mean, "the loss").wait()
+        self.engine.begin(self.steps)
+        return mean[0]
+
+    def _clipping(self) -> float:
+        if self.context.clip_norm is None:
+            return 1.0
+        return min(1.0, self.context.clip_norm / (self.norm() + 1e-6))
+
+    def norm(self) -> float:
+        """The global norm of the mean gradient, the same number on every rank."""
+        parts = [float(self._norm(arena.mean.float())) for arena in self.engine.arenas]
+        return float(sum(part * part for part in parts) ** 0.5)
+
+    def _give(self, scale: float = 1.0, private: bool = False) -> None:
+        """Set p.grad to the mean gradient, times `scale`; to None where no rank had one."""
+        self._learning = self._may_share is None and scale == 1.0 and not private
+        views = self._views(scale, private)
+        counts = [count for arena in self.engine.arenas for count in arena.counts()]
+        for parameter, view, count in zip(self._parameters, views, counts, strict=True):
+            parameter.grad = view if count > 0 else None
+
+    def _views(self, scale: float, private: bool) -> list[Tensor]:
+        arenas = self.engine.arenas
+        if scale == 1.0 and not private and (self._may_share or not any(arena.shared for arena in arenas)):
+            return [view for arena in arenas for view in arena.result_views]
+        if self._copies is None:
+            self._copies = [self._empty(arena.result) for arena in arenas]
+        for copy, arena in zip(self._copies, arenas, strict=True):
+            self._multiply(arena.result, scale, out=copy)
+        return [view for copy, arena in zip(self._copies, arenas, strict=True) for view in arena.views(copy)]
 
     def _learn_to_share(self) -> None:
         """After the first update on a copy: share from now on if the optimizer only read it."""
         if self._copies is None:
             return
-        pairs = zip(self._copies, self._engine.arenas, strict=True)
+        pairs = zip(self._copies, self.engine.arenas, strict=True)
         self._may_share = all(bool((copy == arena.result).all()) for copy, arena in pairs)
         if self._may_share:
             self._copies = None
@@ -130,7 +187,7 @@ class GradDuty:
             parameter.grad = None
 
     def state(self) -> Mapping[str, Any]:
-        return {}
+        return {"steps": self.steps}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        pass
+        self.steps = state["steps"]

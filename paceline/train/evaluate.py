@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,3 +40,18 @@ def averaged_statistics(model: nn.Module, comm: Comm) -> Iterator[None]:
     finally:
         for buffer, own in zip(buffers, kept, strict=True):
             buffer.copy_(own)
+
+
+def replicas(model: nn.Module, comm: Comm) -> dict[str, Any]:
+    """Whether all ranks hold the same bits, and how far the farthest lies from the mean, relative to its norm."""
+    flat = torch.cat([parameter.detach().reshape(-1).double() for parameter in model.parameters()])
+    places = torch.arange(1, flat.numel() + 1)
+    code = (flat.view(torch.int64) * places).sum().view(1)
+    codes = torch.zeros(comm.size, dtype=torch.int64)
+    comm.all_gather(code, codes, "checksums").wait()
+    mean = torch.empty_like(flat)
+    comm.all_sum(flat / comm.size, mean, "replicas").wait()
+    apart = (flat - mean).norm() / mean.norm().clamp_min(1e-30)
+    distances = torch.zeros(comm.size, dtype=torch.float64)
+    comm.all_gather(apart.view(1), distances, "distances").wait()
+    return {"identical": len(set(codes.tolist())) == 1, "distance": float(distances.max())}

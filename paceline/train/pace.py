@@ -17,10 +17,11 @@ from torch import Tensor, nn
 from paceline.engine.device import CpuDevice, Device
 from paceline.engine.engine import Engine
 from paceline.errors import WorkloadError, WrongCommand
-from paceline.protocols import Comm
+from paceline.protocols import Comm, Exchange
+from paceline.rules.context import Context
 from paceline.train.evaluate import averaged_statistics
 from paceline.train.scaling import LossScale
-from paceline.types import Axes, Event, View
+from paceline.types import Axes, Event, Lane, View
 
 
 @dataclass(slots=True)
@@ -55,30 +56,46 @@ class Pace:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.model, self.optimizer, self.comm, self.axes = model, optimizer, comm, axes
-        self.accumulate, self.clip_norm, self.loss_scale = accumulate, clip_norm, loss_scale
-        self.times, self.steps = StepTimes(), 0
-        self._micro, self._clock, self._private = 0, clock, private_gradients
-        self._given = False
-        named = trainable(model)
+        self.accumulate, self.loss_scale = accumulate, loss_scale
+        self.times, self.steps, self._micro, self._clock = StepTimes(), 0, 0, clock
+        self.engines: list[Engine] = []
+        self._device, self._named = device or CpuDevice(), trainable(model)
         start_equal(model, comm)
-        view = View(comm.rank, comm.size, comm.placement)
-        self._membership = axes.membership.join(view)
-        self.engine = Engine(
-            [name for name, _ in named],
-            [parameter for _, parameter in named],
-            comm=comm,
-            view=view,
-            exchange=axes.exchange,
-            schedule=axes.schedule,
-            compressor=axes.compressor,
-            device=device or CpuDevice(),
-            clock=clock,
+        self._view = View(comm.rank, comm.size, comm.placement)
+        self._presence = axes.membership.join(self._view)
+        self.duty = axes.rule.bind(
+            Context(
+                parameters=[parameter for _, parameter in self._named],
+                optimizer=optimizer,
+                comm=comm,
+                exchange=axes.exchange,
+                open_lane=self._open_lane,
+                accumulate=accumulate,
+                clip_norm=clip_norm,
+                loss_scale=loss_scale,
+                private_gradients=private_gradients,
+            )
         )
-        self._duty = axes.rule.bind(self.engine, [parameter for _, parameter in named], optimizer)
-        self._slot_of = {id(named[k][1]): slot for slot, k in enumerate(self.engine.order)}
-        self._hooks = [p.register_post_accumulate_grad_hook(self._on_grad) for _, p in named]
-        self._duty.release()
-        self._begin()
+        self._hooks = [p.register_post_accumulate_grad_hook(self._on_grad) for _, p in self._named]
+        # The first step begins with its first gradient, so that a checkpoint may still be loaded after wrap.
+        self._begun = False
+
+    def _open_lane(self, lane: Lane, exchange: Exchange | None = None) -> Engine:
+        """An engine for one vector over all parameters."""
+        engine = Engine(
+            [name for name, _ in self._named],
+            [parameter for _, parameter in self._named],
+            lane=lane,
+            comm=self.comm,
+            view=self._view,
+            exchange=exchange or self.axes.exchange,
+            schedule=self.axes.schedule,
+            compressor=self.axes.compressor,
+            device=self._device,
+            clock=self._clock,
+        )
+        self.engines.append(engine)
+        return engine
 
     # the step -----------------------------------------------------------------------------------
 
@@ -88,16 +105,18 @@ class Pace:
             return self._step_with(closure)
         self._micro += 1
         if self._micro < self.accumulate:
-            self._duty.factor = self._factor()
             return False
+        self._ensure_begun()
         began = self._clock()
-        if not self._given:
-            self.engine.finish()
+        self.duty.leave()
+        left = self._clock()
+        self.duty.wait()
         waited = self._clock()
-        committed = self._membership.commit(self._is_finite())
+        committed = self._presence.commit(self.duty.sound())
         if committed:
-            self._update()
-        self.times.exposed, self.times.update = waited - began, self._clock() - waited
+            self.duty.update()
+            self.steps += 1
+        self.times.exposed, self.times.update = waited - left, left - began + self._clock() - waited
         self._begin()
         return committed
 
@@ -109,65 +128,29 @@ class Pace:
                 why=f"backward {self._micro + 1} of {self.accumulate} is not the last",
                 remedy="call it before the last step() of an update",
             )
-        self.engine.finish()
-        self._duty.give(self._clipping(), private=True)
-        self._given = True
+        self._ensure_begun()
+        self.duty.synchronize()
 
     def scaled(self, loss: Tensor) -> Tensor:
         """The loss to call backward on: scaled for fp16, otherwise as it is."""
         return loss if self.loss_scale is None else loss * self.loss_scale.value
 
     def _begin(self) -> None:
-        self._membership.begin()
-        self._micro, self._given = 0, False
-        self._duty.factor = self._factor()
-        self._duty.begin()
-        self.engine.begin(self.steps)
+        self._presence.begin()
+        self._micro, self._begun = 0, True
+        self.duty.begin()
 
-    def _factor(self) -> float:
-        scale = 1.0 if self.loss_scale is None else self.loss_scale.value
-        return 1.0 / (self.comm.size * self.accumulate * scale)
+    def _ensure_begun(self) -> None:
+        if not self._begun:
+            micro = self._micro
+            self._begin()
+            self._micro = micro
 
     def _on_grad(self, parameter: Tensor) -> None:
         """Autograd has finished the gradient of one parameter; while accumulating it stays where it is."""
-        if self._micro + 1 < self.accumulate:
-            return
-        slot = self._slot_of[id(parameter)]
-        if slot in self.engine.arrived:
-            raise WorkloadError(
-                f"{self.engine.name_of(slot)} got a second gradient at step {self.steps}",
-                why="backward ran twice before step()",
-                remedy=f"wrap(..., accumulate={self.accumulate + 1}), and step() after each backward",
-            )
-        self._duty.on_grad(slot)
-
-    def _is_finite(self) -> bool:
-        if self.loss_scale is None:
-            return True
-        finite = self._duty.finite()
-        self.loss_scale.record(finite)
-        return bool(finite)
-
-    def _update(self) -> None:
-        if not self._given:
-            self._duty.give(self._clipping(), self._private)
-        self._duty.update()
-        self.steps += 1
-        if self.steps == 1:
-            self._settle()
-        self._duty.release()
-
-    def _clipping(self) -> float:
-        if self.clip_norm is None:
-            return 1.0
-        return min(1.0, self.clip_norm / (self._duty.norm() + 1e-6))
-
-    def _settle(self) -> None:
-        """After the first step it is known in which order gradients come."""
-        moved = self.engine.adopt_order()
-        self._duty.reordered(moved)
-        now = {old: new for new, old in enumerate(moved)}
-        self._slot_of = {key: now[slot] for key, slot in self._slot_of.items()}
+        if self._micro + 1 >= self.accumulate:
+            self._ensure_begun()
+            self.duty.on_grad(parameter)
 
     def _step_with(self, closure: Callable[[], Tensor]) -> bool:
         """For optimizers that evaluate the model again (LBFGS): each evaluation is exchanged, its loss averaged."""
@@ -177,20 +160,9 @@ class Pace:
                 why="the optimizer decides how often the closure runs",
                 remedy="wrap(...) without them",
             )
-
-        def evaluate() -> Tensor:
-            loss = closure()
-            self.engine.finish()
-            self._duty.give(self._clipping(), private=True)
-            mean = loss.detach().clone().view(1)
-            self.comm.all_sum(loss.detach().view(1) / self.comm.size, mean, "the loss").wait()
-            self._micro = 0
-            self.engine.begin(self.steps)
-            return mean[0]
-
-        self.optimizer.step(evaluate)  # type: ignore[arg-type]
+        self._ensure_begun()
+        self.optimizer.step(lambda: self.duty.evaluate(closure()))
         self.steps += 1
-        self._begin()
         return True
 
     # around it ----------------------------------------------------------------------------------
@@ -202,7 +174,8 @@ class Pace:
             yield
 
     def record_events(self, log: list[Event] | None) -> None:
-        self.engine.log = log
+        for engine in self.engines:
+            engine.log = log
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs beside model and optimizer."""
@@ -210,16 +183,19 @@ class Pace:
         return {
             "steps": self.steps,
             "loss_scale": scale,
-            "engine": self.engine.state(),
-            "rule": dict(self._duty.state()),
+            "engines": [engine.state() for engine in self.engines],
+            "rule": dict(self.duty.state()),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.steps = state["steps"]
+        """Between steps, on all ranks; load model and optimizer first."""
+        self.duty.discard()
+        self.steps, self._begun = state["steps"], False
         if self.loss_scale is not None and state["loss_scale"]:
             self.loss_scale.restore(state["loss_scale"])
-        self.engine.restore(state["engine"])
-        self._duty.restore(state["rule"])
+        for engine, saved in zip(self.engines, state["engines"], strict=True):
+            engine.restore(saved)
+        self.duty.restore(state["rule"])
 
     def close(self) -> None:
         for hook in self._hooks:

@@ -15,7 +15,7 @@ def through(text, vector, size=1):
 
     def work(comm):
         numel = vector.numel()
-        codec = compressors.MENU.make(text).bind(Layout((Slot("x", numel),), 4, 0), comm, torch.float32)
+        codec = compressors.MENU.make(text).bind(Layout((Slot("x", numel),), 4, 0), comm, torch.float32, True)
         if codec is None:
             return vector.clone(), [vector.nbytes]
         dst, sent = torch.full_like(vector, float("nan")), []
@@ -62,4 +62,4 @@ def test_cast_does_not_overflow_where_the_mean_does_not():
 
 
 def test_cast_leaves_half_precision_alone():
-    assert compressors.MENU.make("cast").bind(Layout((Slot("x", 4),), 2, 0), None, torch.float16) is None
+    assert compressors.MENU.make("cast").bind(Layout((Slot("x", 4),), 2, 0), None, torch.float16, True) is None

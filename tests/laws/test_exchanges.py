@@ -5,9 +5,10 @@ import torch
 
 from paceline import compressors, exchanges
 from paceline.comm.thread import run_ranks
-from paceline.types import Chunk, Cluster, Layout, Slot, Unit, View
+from paceline.types import Chunk, Cluster, Lane, Layout, Slot, Unit, View
 
 SIZES = (1, 2, 3, 4, 8)
+LANE = Lane("x", needs_consensus=False, lossy_ok=True)
 
 
 def combine(comm, text, numel, compressor="none"):
@@ -15,12 +16,12 @@ def combine(comm, text, numel, compressor="none"):
     exchange, squeeze = exchanges.MENU.make(text), compressors.MENU.make(compressor)
     layout = Layout((Slot("x", numel),), 4, 0)
     src, dst = comm.allocate(numel, torch.float32), comm.allocate_result(numel, torch.float32)
-    codec = squeeze.bind(layout, comm, torch.float32)
+    codec = squeeze.bind(layout, comm, torch.float32, exchange.shares_results)
     if codec is not None:
         dst = torch.zeros(numel)
     src.copy_((torch.arange(numel) % 7) + comm.rank)
     kept, before = src.clone(), comm.received()
-    channel = exchange.join(comm, View(comm.rank, comm.size))
+    channel = exchange.join(comm, View(comm.rank, comm.size), LANE)
     for phase in range(exchange.phases):
         chunk = Chunk(0, 0, numel)
         channel.start(Unit(0, 0, phase), chunk, src, dst, codec).wait()

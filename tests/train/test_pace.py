@@ -197,7 +197,7 @@ def test_several_dtypes_travel_in_arenas_of_their_own():
             x = torch.full((1, 4), float(comm.rank + step))
             model[2](model[1](model[0](x).double()).float()).sum().backward()
             pace.step()
-        return flat(model), len(pace.engine.arenas)
+        return flat(model), len(pace.engines[0].arenas)
 
     (first, arenas), (second, _) = run_ranks(2, work)
     assert arenas == 2
@@ -225,7 +225,7 @@ def test_channels_last_parameters_keep_their_format():
         for _ in range(2):
             model(torch.ones(1, 3, 5, 5).to(memory_format=torch.channels_last)).sum().backward()
             assert pace.step()
-        return model.weight.stride() == strides, pace.engine.source(0).shape
+        return model.weight.stride() == strides, pace.engines[0].source(0).shape
 
     assert all(kept for kept, _ in run_ranks(2, work))
 
@@ -318,10 +318,10 @@ def test_arenas_follow_the_order_in_which_gradients_come():
         pace = pace_of(comm, model)
         x, y = next(batches())
         loss_of(model, x, y).backward()
-        order = list(pace.engine.arrived)
-        names = [pace.engine.name_of(slot) for slot in order]
+        order = list(pace.engines[0].arrived)
+        names = [pace.engines[0].name_of(slot) for slot in order]
         pace.step()
-        return names == [slot.name for slot in pace.engine.arenas[0].layout.slots]
+        return names == [slot.name for slot in pace.engines[0].arenas[0].layout.slots]
 
     assert run_ranks(2, work) == [True, True]
 

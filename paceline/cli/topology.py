@@ -1,0 +1,54 @@
+"""paceline topology: who mixes with whom, how fast, and what it sends."""
+
+from __future__ import annotations
+
+import json as jsons
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from paceline.cli import app
+from paceline.cli import options as o
+from paceline.errors import WrongCommand
+from paceline.record import check_writable, write
+
+
+@app.command()
+def topology(
+    text: Annotated[str, typer.Argument(metavar="TOPOLOGY", help="exp2, 'one_peer(exp2)', 'graph(FILE)', ...")],
+    size: Annotated[int | None, typer.Option("--size", help="Number of ranks. [default: 8]")] = None,
+    nodes: Annotated[str | None, typer.Option("--nodes", help="Nodes x ranks on each, such as 2x8.")] = None,
+    step: Annotated[int, typer.Option("--step", help="The step to show of a topology that changes.")] = 0,
+    svg: Annotated[Path | None, typer.Option("--svg", help="Draw the graph into this file.")] = None,
+    json: o.JsonFile = None,
+) -> None:
+    """Print neighbors, weights, mixing rate and models sent of a topology; draw it with --svg."""
+    from paceline.jobs.topology import look, picture, spoken, values, world
+
+    if json is not None:
+        check_writable(json)
+    if svg is not None:
+        _check_svg(svg)
+    ranks, hosts = world(size, nodes)
+    found = look(text, ranks, hosts, step)
+    drawing = None if svg is None else picture(found)
+    for line in spoken(found):
+        print(line)
+    if svg is not None and drawing is not None:
+        write(svg, drawing)
+    if json is not None:
+        write(json, jsons.dumps(values(found), indent=1) + "\n")
+
+
+def _check_svg(path: Path) -> None:
+    """What check_writable says of --json, said of --svg."""
+    try:
+        check_writable(path)
+    except WrongCommand as problem:
+        told = [part.replace("--json", "--svg").replace("record.json", "topology.svg") for part in _parts(problem)]
+        raise WrongCommand(told[0], why=told[1], remedy=told[2]) from None
+
+
+def _parts(problem: WrongCommand) -> tuple[str, str, str]:
+    return problem.what, problem.why, problem.remedy

@@ -1,0 +1,220 @@
+"""Several levels: inside the node first, then between nodes, then back.
+
+hierarchical(4x8)             the sum of all: reduce-scatter along each dimension, all-gather in reverse. The same
+                              bytes as flat all-reduce in far fewer steps; between nodes every rank sends its own part
+hierarchical(neighbor(T))     the mean inside a node, neighbors between nodes (one rank per node), and back inside
+hierarchical                  dimensions from the nodes: ranks per node x nodes
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from paceline.errors import BadMember, WrongCommand
+from paceline.exchanges.neighbor import Neighbor
+from paceline.exchanges.works import Chain, coded
+from paceline.grammar import parse
+from paceline.menu import Member, make
+from paceline.protocols import Codec, Comm, Work
+from paceline.types import Chunk, Cluster, Flow, Lane, Mixing, Unit, View
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Hierarchical(Member):
+    over: str = ""
+
+    name: ClassVar[str] = "hierarchical"
+    phases: ClassVar[int] = 1
+    takes_topology: ClassVar[bool] = False
+    shares_results: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.over and not re.fullmatch(r"\d+(x\d+)*", self.over) and parse(self.over).word != "neighbor":
+            raise BadMember(f"{self}", why="it takes dimensions or neighbor(...)", remedy="hierarchical(2x2)")
+        if self.over and not self.neighbors and 0 in self._given():
+            raise BadMember(f"{self}", why="every dimension is at least 1")
+
+    def __str__(self) -> str:
+        return f"{self.name}({self.over})" if self.over else self.name
+
+    @property
+    def neighbors(self) -> Neighbor | None:
+        """The exchange between nodes, if it is not a sum."""
+        spec = parse(self.over) if self.over.startswith("neighbor") else None
+        return None if spec is None else make(Neighbor, spec)
+
+    @property
+    def topology(self) -> Any:
+        return None if self.neighbors is None else self.neighbors.topology
+
+    @property
+    def consensus(self) -> bool:
+        return self.neighbors is None
+
+    def _given(self) -> tuple[int, ...]:
+        return tuple(int(part) for part in self.over.split("x"))
+
+    def dimensions(self, cluster: Cluster) -> tuple[int, ...]:
+        """Innermost first; the product is the number of ranks."""
+        if self.over and self.neighbors is None:
+            return self._given()
+        return (cluster.size // cluster.count, cluster.count)
+
+    def check(self, cluster: Cluster) -> None:
+        per_node = [cluster.nodes.count(node) for node in sorted(set(cluster.nodes))]
+        if (not self.over or self.neighbors) and len(set(per_node)) > 1:
+            raise WrongCommand(
+                f"exchange {self}", why=f"nodes have {per_node} ranks; levels need the same number in each"
+            )
+        if self.neighbors is not None:
+            self.neighbors.topology.check(cluster.count, cluster.count)
+        elif math.prod(self.dimensions(cluster)) != cluster.size:
+            needed = math.prod(self.dimensions(cluster))
+            raise WrongCommand(
+                f"exchange {self}", why=f"it needs {needed} ranks; there are {cluster.size}", remedy=f"-np {needed}"
+            )
+
+    def join(self, comm: Comm, view: View, lane: Lane) -> LevelsChannel | NodesChannel:
+        cluster = Cluster(view.nodes or (0,) * view.size)
+        self.check(cluster)
+        if self.neighbors is not None:
+            return NodesChannel(comm, cluster, self.neighbors.topology)
+        return LevelsChannel(comm, self.dimensions(cluster))
+
+    def traffic(self, nbytes: int, cluster: Cluster) -> Sequence[Sequence[Flow]]:
+        if self.neighbors is not None:
+            return _node_flows(nbytes, cluster, self.neighbors.topology)
+        rounds, length = [], padded(nbytes, cluster.size)
+        for groups, size in along(self.dimensions(cluster)):
+            length //= size
+            rounds.append([Flow(a, b, length) for group in groups for a in group for b in group if a != b])
+        return [*rounds, *reversed(rounds)]
+
+
+class LevelsChannel:
+    """Reduce-scatter along each dimension, all-gather in reverse."""
+
+    def __init__(self, comm: Comm, dimensions: Sequence[int]) -> None:
+        self._comm = comm
+        self._levels = [(comm.split(groups), size) for groups, size in along(dimensions)]
+        self._total = math.prod(dimensions)
+        self._scratch: dict[tuple[int, int, Any], Tensor] = {}
+
+    def start(self, unit: Unit, chunk: Chunk, src: Tensor, dst: Tensor, codec: Codec | None) -> Work:
+        if codec is None:
+            return Chain(self._climb(unit, chunk, src, dst))
+        rounds = codec.rounds(chunk, src, dst)
+        return coded(rounds, lambda payload: Chain(self._climb(unit, chunk, payload.tensor, payload.out)))
+
+    def _climb(self, unit: Unit, chunk: Chunk, src: Tensor, dst: Tensor) -> Iterator[Work]:
+        length = padded(src.nbytes, self._total) // src.itemsize
+        part = src
+        if length != src.numel():
+            part = self._room(chunk, 0, length, src)
+            part[: src.numel()].copy_(src)
+        for depth, (comm, size) in enumerate(self._levels):
+            smaller = self._room(chunk, 1 + depth, part.numel() // size, src)
+            yield comm.reduce_scatter(part, smaller, unit)
+            part = smaller
+        for depth, (comm, size) in reversed(list(enumerate(self._levels))):
+            last = depth == 0 and length == dst.numel()
+            larger = dst if last else self._room(chunk, -1 - depth, part.numel() * size, src)
+            yield comm.all_gather(part, larger, unit)
+            part = larger
+        if part is not dst:
+            dst.copy_(part[: dst.numel()])
+
+    def _room(self, chunk: Chunk, depth: int, numel: int, like: Tensor) -> Tensor:
+        """Memory of one level of one chunk, the same in every step. Collective the first time."""
+        key = (chunk.index, depth, like.dtype)
+        if key not in self._scratch:
+            self._scratch[key] = self._comm.allocate(numel, like.dtype)
+        return self._scratch[key]
+
+    def state(self) -> Mapping[str, Any]:
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        pass
+
+
+class NodesChannel:
+    """Mean inside the node, neighbors between the first ranks of nodes, and back."""
+
+    def __init__(self, comm: Comm, cluster: Cluster, topology: Any) -> None:
+        self._comm, self._cluster, self._topology = comm, cluster, topology
+        self._nodes = [[r for r, node in enumerate(cluster.nodes) if node == k] for k in sorted(set(cluster.nodes))]
+        self._inside = comm.split(self._nodes)
+        self._scratch: dict[tuple[int, Any], tuple[Tensor, Tensor, Tensor]] = {}
+
+    def start(self, unit: Unit, chunk: Chunk, src: Tensor, dst: Tensor, codec: Codec | None) -> Work:
+        if codec is None:
+            return Chain(self._climb(unit, chunk, src, dst))
+        rounds = codec.rounds(chunk, src, dst)
+        return coded(rounds, lambda payload: Chain(self._climb(unit, chunk, payload.tensor, payload.out)))
+
+    def _climb(self, unit: Unit, chunk: Chunk, src: Tensor, dst: Tensor) -> Iterator[Work]:
+        share, mean, mixed = self._room(chunk, src)
+        share.copy_(src).div_(self._inside.size)
+        yield self._inside.all_sum(share, mean, unit)
+        yield self._comm.mix(mean, mixed, self._row(unit.step), unit)
+        yield self._inside.broadcast(mixed, 0, unit)
+        dst.copy_(mixed)
+
+    def _row(self, step: int) -> Mixing:
+        """The first rank of a node speaks for it; the others only keep step."""
+        node = self._cluster.nodes[self._comm.rank]
+        if self._inside.rank != 0:
+            return Mixing(1.0)
+        row = self._topology.row(node, View(node, len(self._nodes)), step)
+        sources = tuple((self._nodes[peer][0], weight) for peer, weight in row.sources)
+        return Mixing(row.keep, sources, tuple(self._nodes[peer][0] for peer in row.targets))
+
+    def _room(self, chunk: Chunk, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        key = (chunk.index, like.dtype)
+        if key not in self._scratch:
+            share, mean, mixed = (self._comm.allocate(like.numel(), like.dtype) for _ in range(3))
+            self._scratch[key] = (share, mean, mixed)
+        return self._scratch[key]
+
+    def state(self) -> Mapping[str, Any]:
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        pass
+
+
+def along(dimensions: Sequence[int]) -> Iterator[tuple[list[list[int]], int]]:
+    """For each dimension, innermost first: the groups of ranks that differ in it alone, and its size."""
+    total, stride = math.prod(dimensions), 1
+    for size in dimensions:
+        firsts = [rank for rank in range(total) if rank // stride % size == 0]
+        yield [[first + k * stride for k in range(size)] for first in firsts], size
+        stride *= size
+
+
+def padded(nbytes: int, parts: int) -> int:
+    """Bytes that can be cut into equal parts of whole elements, whatever their size."""
+    return nbytes + -nbytes % (16 * parts)
+
+
+def _node_flows(nbytes: int, cluster: Cluster, topology: Any) -> list[list[Flow]]:
+    """Inside each node an all-reduce and a broadcast, between them one chunk per neighbor."""
+    from paceline.exchanges.allreduce import AllReduce
+
+    nodes = [[r for r, node in enumerate(cluster.nodes) if node == k] for k in sorted(set(cluster.nodes))]
+    sums: list[list[Flow]] = [[], []]
+    for node in nodes:
+        for kept, flows in zip(sums, AllReduce().traffic(nbytes, Cluster.of_one_host(len(node))), strict=True):
+            kept += [Flow(node[flow.src], node[flow.dst], flow.nbytes) for flow in flows]
+    rows = [topology.row(k, View(k, len(nodes)), 0) for k in range(len(nodes))]
+    between = [Flow(nodes[s][0], nodes[k][0], nbytes) for k, row in enumerate(rows) for s, _ in row.sources]
+    back = [Flow(node[0], rank, nbytes) for node in nodes for rank in node[1:]]
+    return [*sums, between, back]

@@ -1,0 +1,74 @@
+"""What a rule is bound to: a model's parameters, its optimizer, and the way to open a lane."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from paceline.types import Lane
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Parameter
+    from torch.optim import Optimizer
+
+    from paceline.engine.engine import Engine
+    from paceline.protocols import Comm, Exchange
+
+
+@dataclass(frozen=True)
+class Context:
+    """`open_lane(lane, exchange)` gives an engine for one vector over all parameters; None is the run's exchange."""
+
+    parameters: Sequence[Parameter]
+    optimizer: Optimizer
+    comm: Comm
+    exchange: Exchange
+    open_lane: Callable[[Lane, Exchange | None], Engine]
+    accumulate: int = 1
+    clip_norm: float | None = None
+    loss_scale: Any = None
+    private_gradients: bool = False
+
+
+class Carrier:
+    """One lane that carries tensors of the parameters' shapes: fill, send, wait, look at the result.
+
+    Over a consensus exchange, which sums, tensors leave divided by the number of ranks; over neighbors the
+    weights are in the mixing.
+    """
+
+    def __init__(self, context: Context, lane: Lane, exchange: Exchange | None = None) -> None:
+        self.engine = context.open_lane(lane, exchange)
+        self._factor = 1.0 / context.comm.size if (exchange or context.exchange).consensus else 1.0
+        self.sent = False
+
+    def send(self, number: int, tensors: Sequence[Tensor]) -> None:
+        """`tensors` stand in the order of the parameters; `number` counts exchanges, for topologies that change."""
+        self.engine.begin(number)
+        for slot, position in enumerate(self.engine.order):
+            source = self.engine.source(slot)
+            source.copy_(tensors[position])
+            if self._factor != 1.0:
+                source.mul_(self._factor)
+            self.engine.offer(slot)
+        self.sent = True
+
+    def wait(self) -> None:
+        if self.sent:
+            self.engine.finish()
+
+    def drop(self) -> None:
+        """Let what is under way arrive, and forget it."""
+        self.wait()
+        self.sent = False
+
+    def take(self) -> list[Tensor]:
+        """The result, in the order of the parameters."""
+        self.sent = False
+        views = [view for arena in self.engine.arenas for view in arena.result_views]
+        ordered: list[Tensor] = [views[0]] * len(views)
+        for slot, position in enumerate(self.engine.order):
+            ordered[position] = views[slot]
+        return ordered
