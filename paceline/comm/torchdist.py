@@ -18,6 +18,7 @@ from torch import Tensor
 
 from paceline.comm.lockstep import parts_of
 from paceline.comm.queue import DEADLINE
+from paceline.comm.sums import sum_into
 from paceline.errors import PeerLost
 from paceline.types import Mixing, spread
 
@@ -127,11 +128,26 @@ class TorchDist:
         return work
 
     def reduce_scatter(self, src: Tensor, dst: Tensor, key: object = "") -> TorchWork:
-        bounds = spread(src.numel(), self.size)
-        total = torch.empty_like(src)
-        work = self.all_sum(src, total, key)
-        work._after = lambda: dst.copy_(total[bounds[self.rank] : bounds[self.rank + 1]])
-        return work
+        """Everybody sends everybody their range; added in rank order, so that bits do not depend on timing."""
+        bounds, flat = spread(src.numel(), self.size), src.reshape(-1).contiguous()
+        ranges = [flat[bounds[peer] : bounds[peer + 1]] for peer in range(self.size)]
+        heard = [
+            ranges[self.rank] if peer == self.rank else torch.empty_like(ranges[self.rank]) for peer in self._all()
+        ]
+        others = [peer for peer in self._all() if peer != self.rank]
+        self._tags += 1
+        works = [dist.irecv(heard[peer], self.members[peer], self._group, self._tags) for peer in others]
+        works += [dist.isend(ranges[peer], self.members[peer], self._group, self._tags) for peer in others]
+
+        def add() -> None:
+            sum_into(dst.view(-1), heard)
+            for peer in others:
+                self._received[self.members[peer]] += heard[peer].nbytes
+
+        if not others:
+            add()
+            return TorchWork(self, None, "")
+        return self._start("reduce_scatter", key, Together(works), add)
 
     def all_gather(self, src: Tensor, dst: Tensor, key: object = "") -> TorchWork:
         if not src.numel():
