@@ -79,6 +79,8 @@ def neighbor_allreduce(
     first, and a mismatch raises on all of them. `push` takes weights whose columns sum to one, for push-sum.
     """
     comm = current().comm
+    if not (x.is_floating_point() or x.is_complex()):
+        raise WrongCommand(f"neighbor_allreduce of {x.dtype}", why="weights are fractions", remedy="x.float()")
     if src_weights is not None or dst_weights is not None or self_weight is not None:
         row = _agree(comm, self_weight, src_weights, dst_weights)
     else:

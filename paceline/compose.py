@@ -172,10 +172,11 @@ def _topology_is_used(run: Run, machine: Machine) -> Iterator[PacelineError]:
             remedy=f"--exchange 'neighbor({run.topology})'",
         )
     if not exchange.takes_topology:
+        levels = exchange.topology is not None
         yield WrongCommand(
             f"--topology {run.topology} with exchange {exchange}",
-            why=f"{exchange} takes no topology of its own: it mixes with no neighbors",
-            remedy="leave --topology out",
+            why="its topology stands inside" if levels else f"{exchange} mixes with no neighbors",
+            remedy=f"--exchange 'hierarchical(neighbor({run.topology}))'" if levels else "leave --topology out",
         )
 
 
@@ -250,13 +251,13 @@ def one_step_for_all(run: Run, axes: Axes) -> Iterator[PacelineError]:
 
 def sound_weights(run: Run, axes: Axes) -> Iterator[PacelineError]:
     """R6: what the rule asks of the weights, the topology must have."""
+    if axes.rule.needs == "neighbors" and not axes.exchange.takes_topology:
+        yield WrongCommand(
+            f"rule {axes.rule} over exchange {axes.exchange}",
+            why="it splits its mass among neighbors of ranks, and this exchange has none",
+            remedy="--exchange neighbor, or --rule atc",
+        )
     if axes.topology is None:
-        if axes.rule.needs == "neighbors":
-            yield WrongCommand(
-                f"rule {axes.rule} over exchange {axes.exchange}",
-                why="it corrects unequal weights of neighbors, and there are none",
-                remedy="--exchange neighbor, or --rule atc",
-            )
         return
     size, count = _mixers(run, axes), run.cluster.count
     if axes.rule.needs == "symmetric" and not axes.topology.symmetric(size, count):
@@ -280,7 +281,7 @@ def _mixers(run: Run, axes: Axes) -> int:
 
 def _fits(run: Run, axes: Axes) -> Iterator[PacelineError]:
     """What depends on the number of ranks; asked only where that number makes sense."""
-    if run.workers < 1 or run.cluster.size != run.workers:
+    if run.workers < 1 or list(_nodes(run, Machine())):
         return
     try:
         axes.exchange.check(run.cluster)
@@ -309,6 +310,6 @@ def _notes(run: Run, axes: Axes) -> Iterator[str]:
     if axes.compressor.biased and axes.compressor.loss == "lossy":
         yield f"{axes.compressor} is biased and has no feedback: it may converge to another point"
     if axes.compressor.loss == "rounding":
-        yield f"{axes.compressor} rounds gradients before they are added"
+        yield f"{axes.compressor} rounds what travels before it is combined"
     if run.precision == "fp16" and not run.clip_norm:
         yield "fp16 scales the loss; a step whose gradient overflows is skipped on all ranks"

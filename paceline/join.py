@@ -132,7 +132,13 @@ def wrap(
     asked = {name: value for name, value in _launched().items() if name in AXES and value is not None}
     # A strategy of the launcher replaces everything; a single axis of it replaces that axis.
     chosen = asked if "strategy" in asked else {**given, **asked}
-    run = Run(workers=worker.size, accumulate=accumulate, clip_norm=clip_norm, **chosen)
+    run = Run(
+        workers=worker.size,
+        accumulate=accumulate,
+        clip_norm=clip_norm,
+        precision="fp16" if loss_scale else "fp32",  # as far as compose cares: a scaled loss may overflow
+        **chosen,
+    )
     if run.reference:
         raise WrongCommand(f"strategy {run.strategy}", why="a reference cannot be wrapped", remedy="strategy allreduce")
     axes = compose(run)

@@ -93,6 +93,11 @@ def test_a_mismatch_raises_on_all_ranks(src, dst, complaint):
     assert on_ranks(3, work) == [True] * 3
 
 
+def test_whole_numbers_cannot_be_weighted():
+    with pytest.raises(WrongCommand, match="fractions"):
+        on_ranks(1, lambda rank: calls.neighbor_allreduce(torch.tensor([1]), topology="ring"))
+
+
 def test_uniform_weights_on_a_star_are_refused():
     with pytest.raises(WrongCommand, match="wrong mean"):
         on_ranks(3, lambda r: calls.neighbor_allreduce(x_of(r), topology="star(uniform=true)"))

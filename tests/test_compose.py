@@ -104,4 +104,42 @@ def test_r4_elastic_refuses_schedules_that_cross_the_step():
 
 
 def test_a_rounding_compressor_leaves_a_note():
-    assert "rounds gradients" in compose(Run(workers=2, compress="cast")).notes[0]
+    assert "rounds what travels" in compose(Run(workers=2, compress="cast")).notes[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"rule": "grad", "exchange": "neighbor"}, "this exchange leaves them different"),
+        ({"rule": "diloco", "exchange": "neighbor"}, "this exchange leaves them different"),
+        ({"rule": "exact_diffusion", "exchange": "neighbor(exp2)"}, "diverges on a directed graph"),
+        ({"rule": "atc", "exchange": "neighbor(star(uniform=true))"}, "converge to a wrong mean"),
+        ({"rule": "push_sum"}, "this exchange has none"),
+        ({"rule": "push_sum", "exchange": "hierarchical(neighbor(ring))", "nodes": "2x2"}, "this exchange has none"),
+        ({"rule": "atc", "precision": "fp16"}, "could not make the others skip"),
+        ({"exchange": "hierarchical(2x3)"}, "it needs 6 ranks; there are 4"),
+        ({"exchange": "hierarchical(ring)"}, "dimensions or neighbor"),
+        ({"exchange": "hierarchical(0x4)"}, "every dimension is at least 1"),
+        ({"nodes": "2x3"}, "that is 6 ranks"),
+        ({"nodes": "two"}, "nodes x ranks of each"),
+        ({"exchange": "neighbor(ring)", "topology": "exp2", "rule": "atc"}, "both name a topology"),
+        ({"strategy": "hierarchical_neighbor_allreduce", "topology": "ring"}, "hierarchical(neighbor(ring))"),
+        ({"rule": "atc(every=0)"}, "at least 1"),
+        ({"rule": "diloco(lr=0)"}, "above 0"),
+        ({"rule": "diloco(momentum=1)"}, "[0, 1)"),
+        ({"strategy": "neighbor_allreduce", "topology": "rung"}, "did you mean ring?"),
+    ],
+)
+def test_neighbors_and_levels_are_refused_where_they_are_unsound(changes, complaint):
+    with pytest.raises(Refused) as caught:
+        compose(Run(workers=4, **changes))
+    assert complaint in str(caught.value)
+
+
+def test_a_topology_of_the_command_line_replaces_that_of_a_strategy():
+    found = compose(Run(workers=4, strategy="neighbor_allreduce", topology="ring"))
+    assert str(found.exchange) == "neighbor(ring)"
+
+
+def test_local_rules_leave_a_note_about_convergence():
+    assert any("changes convergence" in note for note in compose(Run(workers=4, strategy="local_sgd")).notes)

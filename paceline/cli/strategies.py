@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json as jsons
+import shlex
 from dataclasses import asdict
 
 from paceline.cli import app
 from paceline.cli import options as o
-from paceline.cli.show import table
 from paceline.record import check_writable, write
-from paceline.strategies import REFERENCES, STRATEGIES
+from paceline.strategies import REFERENCES, STRATEGIES, Strategy
 
 
 @app.command()
@@ -18,13 +18,18 @@ def strategies(json: o.JsonFile = None) -> None:
     if json is not None:
         check_writable(json)
         write(json, jsons.dumps([asdict(strategy) for strategy in STRATEGIES.values()], indent=1) + "\n")
-    rows = [
-        (s.name, s.rule, s.exchange, s.schedule, s.compressor, "yes" if s.same_result else "no")
-        for s in STRATEGIES.values()
-    ]
-    for line in table(("strategy", "rule", "exchange", "schedule", "compressor", "same result"), rows):
-        print(line)
-    print()
-    for strategy in STRATEGIES.values():
-        print(f"{strategy.name:12} {strategy.stands_for}")
-    print(f"\nreferences beside them: {', '.join(REFERENCES)}")
+    for same, title in ((True, "the same result as all-reduce"), (False, "changes convergence: compare accuracy too")):
+        print(title)
+        for strategy in STRATEGIES.values():
+            if strategy.same_result is same:
+                print(f"  {strategy.name}\n    {strategy.stands_for}\n    {axes(strategy)}")
+        print()
+    print(f"references beside them: {', '.join(REFERENCES)}")
+
+
+def axes(strategy: Strategy) -> str:
+    """The axes behind a name, as flags to paste."""
+    given = {"--rule": strategy.rule, "--exchange": strategy.exchange}
+    if strategy.schedule != Strategy.schedule:
+        given["--schedule"] = strategy.schedule
+    return " ".join(f"{flag} {shlex.quote(text)}" for flag, text in given.items())

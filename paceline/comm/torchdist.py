@@ -131,10 +131,8 @@ class TorchDist:
         """Everybody sends everybody their range; added in rank order, so that bits do not depend on timing."""
         bounds, flat = spread(src.numel(), self.size), src.reshape(-1).contiguous()
         ranges = [flat[bounds[peer] : bounds[peer + 1]] for peer in range(self.size)]
-        heard = [
-            ranges[self.rank] if peer == self.rank else torch.empty_like(ranges[self.rank]) for peer in self._all()
-        ]
-        others = [peer for peer in self._all() if peer != self.rank]
+        mine, others = ranges[self.rank], [peer for peer in range(self.size) if peer != self.rank]
+        heard = [mine if peer == self.rank else torch.empty_like(mine) for peer in range(self.size)]
         self._tags += 1
         works = [dist.irecv(heard[peer], self.members[peer], self._group, self._tags) for peer in others]
         works += [dist.isend(ranges[peer], self.members[peer], self._group, self._tags) for peer in others]

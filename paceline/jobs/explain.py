@@ -9,7 +9,13 @@ from paceline.compose import compose
 from paceline.jobs.measure import check, machine
 from paceline.models.layouts import layout_built, layout_of
 from paceline.run import Run
-from paceline.types import Axes, Flow, Layout, Profile, Slot
+from paceline.types import Axes, Flow, Lane, Layout, Profile, Slot
+
+LEAVES = {
+    "backward": "during backward, back before the update",
+    "begin": "when a step begins, back before its update",
+    "update": "after the local update, back before the next step",
+}
 
 
 @dataclass(frozen=True)
@@ -31,11 +37,7 @@ def explain(run: Run) -> Explanation:
     if axes is None:
         return Explanation(run, axes, notes)
     slots = _slots(run)
-    # gradients become ready from the last layer to the first, and every slot has a flag behind them
-    layout = Layout(tuple(reversed(slots)), 4, tail=len(slots))
-    plan = axes.schedule.plan(Profile(layout), lambda nbytes: nbytes / 1e9)
-    chunks = plan.chunks()
-    sizes = tuple(axes.compressor.nbytes(layout, chunk) for chunk in chunks)
+    sizes = tuple(size for lane in axes.rule.lanes for size in _chunks(axes, lane, slots))
     cluster = run.cluster
     rounds = [axes.exchange.traffic(nbytes, cluster) for nbytes in sizes]
     flows: list[Flow] = [flow for chunk in rounds for flows in chunk for flow in flows]
@@ -53,6 +55,14 @@ def explain(run: Run) -> Explanation:
     )
 
 
+def _chunks(axes: Axes, lane: Lane, slots: list[Slot]) -> list[int]:
+    """Bytes of every chunk of one lane. Gradients become ready from the last layer to the first."""
+    tail = {"flags": len(slots), "mass": 1}.get(lane.tail, 0)
+    layout = Layout(tuple(reversed(slots)), 4, tail)
+    plan = axes.schedule.plan(Profile(layout), lambda nbytes: nbytes / 1e9)
+    return [axes.compressor.nbytes(layout, chunk) for chunk in plan.chunks()]
+
+
 def _slots(run: Run) -> list[Slot]:
     """The model's tensors: shipped ones are known, others are built without memory, which loads torch."""
     known = layout_of(run.model) if run.classes is None else None
@@ -68,14 +78,12 @@ def spoken(explanation: Explanation) -> list[str]:
         return lines
     for name in ("rule", "exchange", "schedule", "compressor", "membership"):
         lines.append(f"{name:11} {getattr(axes, name)}")
-    lanes = ", ".join(
-        f"{lane.name} (leaves in {axes.rule.leaves}, due before {axes.rule.due})" for lane in axes.rule.lanes
-    )
+    lanes = f"{' and '.join(lane.name for lane in axes.rule.lanes)}, {LEAVES[axes.rule.leaves]}"
     lines.append(f"{'sends':11} {lanes}")
     lines += [f"{'note':11} {note}" for note in explanation.notes]
     sizes = explanation.chunks
     lines.append(f"{'chunks':11} {len(sizes)}: {min(sizes):,} to {max(sizes):,} bytes, median {median(sizes):,.0f}")
-    lines.append(f"{'gradient':11} {explanation.model_bytes:,} bytes")
+    lines.append(f"{'model':11} {explanation.model_bytes:,} bytes")
     rounds = f"in {explanation.rounds} round(s)"
-    lines.append(f"{'received':11} {max(explanation.received):,} bytes per worker and step {rounds}")
+    lines.append(f"{'received':11} {max(explanation.received):,} bytes per worker and exchange, {rounds}")
     return lines

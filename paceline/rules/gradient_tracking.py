@@ -65,6 +65,8 @@ class GradientTrackingDuty(LocalDuty):
         self._last = fresh
         for parameter, tracker in zip(self.parameters, self.q, strict=True):
             parameter.grad = tracker.clone()
+        if self.context.clip_norm is not None:
+            self._torch.nn.utils.clip_grad_norm_(self.parameters, self.context.clip_norm)
         self.context.optimizer.step()
         self.release()
         self._x.send(self.steps, self.values())
