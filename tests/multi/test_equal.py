@@ -11,8 +11,11 @@ SCRIPT = Path(__file__).with_name("equal.py")
 pytestmark = pytest.mark.multi
 
 
-@pytest.mark.parametrize("comm", ["shm", "gloo"])
-@pytest.mark.parametrize("size", [2, 3, 4])
+QUICK = [("shm", 2), ("gloo", 2), ("shm", 4)]
+LONGER = [pytest.param(*case, marks=pytest.mark.slow) for case in (("shm", 3), ("gloo", 3), ("gloo", 4))]
+
+
+@pytest.mark.parametrize(("comm", "size"), [*QUICK, *LONGER])
 def test_processes_equal_one_process(comm, size, tmp_path):
     out = tmp_path / "found.json"
     command = [sys.executable, "-m", "paceline", "run", "-np", str(size), "--comm", comm]
