@@ -14,6 +14,7 @@ from paceline import compressors, exchanges, memberships, models, rules, schedul
 from paceline.comm import MENU as COMMS
 from paceline.errors import PacelineError, Refused, WrongCommand
 from paceline.grammar import parse
+from paceline.rules.server import ELEMENTWISE
 from paceline.run import Run
 from paceline.strategies import find
 from paceline.types import Axes
@@ -45,6 +46,11 @@ def axes_of(run: Run) -> Axes:
     if run.topology is not None and members["exchange"].takes_topology:
         members["exchange"] = replace(members["exchange"], topology=topologies.MENU.make(run.topology))
     return Axes(**members, topology=members["exchange"].topology)
+
+
+def servers_of(run: Run) -> int:
+    """Processes that a sound run needs beside its workers."""
+    return 0 if run.reference else axes_of(run).exchange.servers
 
 
 def compose(run: Run, machine: Machine | None = None) -> Axes | None:
@@ -218,6 +224,36 @@ def consensus_lanes(axes: Axes) -> Iterator[PacelineError]:
             )
 
 
+def update_on_servers(run: Run, axes: Axes) -> Iterator[PacelineError]:
+    """R2: a rule that updates on servers needs dedicated ones, and an optimizer that works on pieces of tensors."""
+    if axes.rule.needs != "servers":
+        return
+    if axes.exchange.name != "ps" or not axes.exchange.servers or axes.exchange.colocated:
+        yield WrongCommand(
+            f"rule {axes.rule} over exchange {axes.exchange}",
+            why="parameters live on processes that do nothing but serve",
+            remedy="--exchange 'ps(servers=1, colocated=false)'",
+        )
+    if parse(run.optimizer).word.lower() not in {name.lower() for name in ELEMENTWISE}:
+        yield WrongCommand(
+            f"rule {axes.rule} with optimizer {run.optimizer}",
+            why="servers hold pieces of tensors, so the optimizer must work element by element",
+            remedy="--optimizer 'sgd(lr=0.1)' or adamw, or --rule grad",
+        )
+    if axes.compressor.name != "none":
+        yield WrongCommand(
+            f"compressor {axes.compressor} with rule {axes.rule}",
+            why="servers take gradients as they are and give parameters back",
+            remedy="--compress none, or --rule grad",
+        )
+    if run.clip_norm is not None or run.precision == "fp16":
+        yield WrongCommand(
+            f"{'--clip-norm' if run.clip_norm is not None else '--precision fp16'} with rule {axes.rule}",
+            why="no process sees the whole mean gradient before it is applied",
+            remedy="leave it out, or --rule grad",
+        )
+
+
 def lossless_parameters(axes: Axes) -> Iterator[PacelineError]:
     """R3: no lossy compressor on a parameter lane."""
     for lane in axes.rule.lanes:
@@ -288,7 +324,7 @@ def _fits(run: Run, axes: Axes) -> Iterator[PacelineError]:
     except WrongCommand as problem:
         yield problem
         return
-    for check in one_step_for_all, sound_weights:
+    for check in update_on_servers, one_step_for_all, sound_weights:
         yield from check(run, axes)
 
 
@@ -303,7 +339,7 @@ def _notes(run: Run, axes: Axes) -> Iterator[str]:
     note = None if axes.topology is None else axes.topology.note(_mixers(run, axes), run.cluster.count)
     if note:
         yield note
-    if axes.rule.leaves != "backward":
+    if not axes.rule.same_result:
         yield f"rule {axes.rule} changes convergence: compare accuracy, not only speed"
     if not axes.compressor.summable and axes.exchange.name == "allreduce":
         yield f"{axes.compressor} cannot be summed on the way: payloads travel as all-gather"

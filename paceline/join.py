@@ -17,11 +17,12 @@ import os
 import sys
 from collections.abc import Iterator
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from paceline.comm.connect import connect, position
+from paceline.comm.service import Attendant
 from paceline.compose import compose
 from paceline.engine.device import Device, find
 from paceline.errors import WrongCommand
@@ -29,6 +30,7 @@ from paceline.run import Run
 from paceline.sources.loader import shares
 from paceline.train.pace import Pace
 from paceline.train.scaling import LossScale
+from paceline.train.serve import serve
 from paceline.types import View
 
 AXES = ("strategy", "rule", "exchange", "topology", "schedule", "compress", "membership", "nodes")
@@ -80,18 +82,34 @@ class Worker:
 
 
 def join(*, comm: str | None = None, deadline: float | None = None) -> Worker:
-    """Find the other ranks. The launcher's settings win over the arguments."""
+    """Find the other ranks. The launcher's settings win over the arguments.
+
+    In a server process it does not return: it serves until the workers are done, and ends the process.
+    """
     asked = _launched()
     where = position(os.environ)
     device = find(where.local_rank)
     chosen = asked.get("comm") or comm or "auto"
     nodes = Run(workers=where.size, nodes=asked.get("nodes")).cluster.nodes if asked.get("nodes") else None
     seconds = asked.get("deadline") or deadline or Run().deadline
-    worker = Worker(connect(where, chosen, seconds, cuda=device.kind == "cuda"), device)
+    reached = connect(where, chosen, seconds, cuda=device.kind == "cuda")
+    if where.serves:
+        serve_and_leave(reached)
+    worker = Worker(reached, device)
     worker.comm.placement = nodes or worker.comm.placement
     atexit.register(lambda: worker.close("failed" if hasattr(sys, "last_value") else ""))
     _current.set(worker)
     return worker
+
+
+def serve_and_leave(attendant: Attendant) -> NoReturn:
+    failure = "failed"
+    try:
+        serve(attendant)
+        failure = ""
+    finally:
+        attendant.close(failure)
+    raise SystemExit(0)
 
 
 def current() -> Worker:

@@ -18,6 +18,7 @@ from paceline.types import (
     Lane,
     Layout,
     Mixing,
+    Piece,
     Plan,
     Profile,
     Seconds,
@@ -48,16 +49,29 @@ class Comm(Protocol):
     size: int
     placement: tuple[int, ...]
     shares_results: bool  # whether allocate_result is one memory for several ranks
+    service: Any  # the way to the servers of the job (comm/service.py), or None
 
-    def allocate(self, numel: int, dtype: Any) -> Tensor:
-        """A vector of this rank whose collectives need no staging copy. Collective."""
+    def allocate(self, numel: int, dtype: Any, givers: int | None = None) -> Tensor:
+        """A vector of this rank whose collectives need no staging copy; only the first `givers` ranks get one of
+        their own. Collective."""
 
-    def allocate_result(self, numel: int, dtype: Any) -> Tensor:
+    def allocate_result(self, numel: int, dtype: Any, givers: int | None = None) -> Tensor:
         """A vector for results; on shm it is one memory for all ranks of the host, so only read it. Collective."""
 
     def all_sum(self, src: Tensor, dst: Tensor, key: object = "") -> Work: ...
 
     def reduce_scatter(self, src: Tensor, dst: Tensor, key: object = "") -> Work: ...
+
+    def sum_by(
+        self,
+        src: Tensor,
+        dst: Tensor,
+        pieces: Sequence[Piece],
+        givers: int,
+        key: object = "",
+        combine: Callable[[Tensor, Sequence[Tensor], int], None] = ...,
+    ) -> Work:
+        """dst = the sum of the first `givers` ranks' src, each piece added (or combined) by its owner."""
 
     def all_gather(self, src: Tensor, dst: Tensor, key: object = "") -> Work: ...
 
@@ -76,6 +90,12 @@ class Comm(Protocol):
 
     def received(self) -> tuple[int, ...]:
         """Bytes that this rank got from each rank so far."""
+
+    def get_ready(self) -> None:
+        """Take now what would be taken on first use. Collective."""
+
+    def excuse(self, rank: int) -> str | None:
+        """Why a rank will not answer any more, where the comm can tell without waiting."""
 
     def close(self, failure: str = "") -> None: ...
 
@@ -130,6 +150,8 @@ class Compressor(Protocol):
 class Channel(Protocol):
     """An exchange joined to a comm: starts units and says when their results are there."""
 
+    memory: Any  # the comm that sources and results are allocated from
+
     def start(self, unit: Unit, chunk: Chunk, src: Tensor, dst: Tensor, codec: Codec | None) -> Work: ...
 
     def state(self) -> Mapping[str, Any]: ...
@@ -144,6 +166,10 @@ class Exchange(Protocol):
     phases: ClassVar[int]
     takes_topology: ClassVar[bool]
     shares_results: ClassVar[bool]  # whether it fills one memory for all ranks where the comm offers that
+
+    @property
+    def servers(self) -> int:
+        """Processes that it needs beside the workers."""
 
     @property
     def consensus(self) -> bool:
@@ -196,7 +222,8 @@ class Rule(Protocol):
     lanes: ClassVar[tuple[Lane, ...]]
     leaves: ClassVar[str]  # "backward", "begin" or "update"
     due: ClassVar[str]  # "update" or "forward"
-    needs: ClassVar[str]  # of the exchange: "consensus", "doubly stochastic", "symmetric" or "neighbors"
+    same_result: bool  # as one process on all batches
+    needs: ClassVar[str]  # of the exchange: "consensus", "doubly stochastic", "symmetric", "neighbors" or "servers"
 
     def bind(self, context: Any) -> Duty: ...
 

@@ -40,6 +40,7 @@ class Record(BaseModel):
     resources: dict[str, Any]
     plan: dict[str, Any]
     replicas: dict[str, Any] = {}
+    staleness: dict[str, Any] = {}
     loss: list[float] = []
     incidents: list[dict[str, Any]] = []
     logs: list[str] = []

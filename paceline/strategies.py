@@ -28,6 +28,12 @@ STRATEGIES = {
         Strategy("horovod", "Horovod: all-reduce of fused tensors", schedule="fusion(mb=64)"),
         Strategy("replicated", "tf_cnn_benchmarks and tensorpack: variable update replicated"),
         Strategy(
+            "parameter_server",
+            "tf_cnn_benchmarks and ddl-benchmarks: one server sums, workers pull",
+            exchange="ps(servers=1, colocated=false)",
+        ),
+        Strategy("byteps", "BytePS: servers beside workers share the sum", exchange="ps(servers=1)"),
+        Strategy(
             "hierarchical_allreduce", "BlueFog: all-reduce in levels, inside the node first", exchange="hierarchical"
         ),
         Strategy("ddl", "IBM DDL: multi-dimensional all-reduce", exchange="hierarchical"),

@@ -146,6 +146,14 @@ class Cluster:
         return cls((0,) * size)
 
 
+class Piece(NamedTuple):
+    """A range [start, stop) of a chunk, and the rank that adds it up."""
+
+    owner: int
+    start: int
+    stop: int
+
+
 class Flow(NamedTuple):
     """Bytes that one rank must get from another in one round of an exchange."""
 

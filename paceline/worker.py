@@ -64,6 +64,8 @@ def work(run: Run, state: dict[str, Any]) -> dict[str, Any]:
     axes = compose(run, Machine(torch.cuda.device_count()))
     choice = "gloo" if run.reference == "ddp" and run.comm == "auto" and device.kind == "cpu" else run.comm
     comm = connect(where, choice, run.deadline, cuda=device.kind == "cuda")
+    if where.serves:
+        return _serve(comm)
     comm.placement = run.cluster.nodes if run.nodes else comm.placement
     failure = "failed"
     try:
@@ -74,6 +76,19 @@ def work(run: Run, state: dict[str, Any]) -> dict[str, Any]:
     finally:
         comm.close(failure)
     return {**result, "comm": type(comm).__name__.removesuffix("Comm").lower(), "device": device.kind}
+
+
+def _serve(attendant: Any) -> dict[str, Any]:
+    """A server has nothing to tell but that it served to the end."""
+    from paceline.train.serve import serve
+
+    failure = "failed"
+    try:
+        serve(attendant)
+        failure = ""
+    finally:
+        attendant.close(failure)
+    return {"role": "server"}
 
 
 def measure(run: Run, training: Any, comm: Any, state: dict[str, Any]) -> dict[str, Any]:
@@ -87,7 +102,8 @@ def measure(run: Run, training: Any, comm: Any, state: dict[str, Any]) -> dict[s
     with PeakMemory() as memory:
         training.steps(max(1, run.warmup), Meter())
     blocks, length = _lengths(run, training)
-    meter, seconds, before, began = Meter(), [], comm.received(), time.process_time()
+    meter, seconds, began = Meter(), [], time.process_time()
+    before = comm.received(), pushed(comm)
     gc.collect()
     for block in range(blocks):
         comm.barrier()
@@ -99,7 +115,10 @@ def measure(run: Run, training: Any, comm: Any, state: dict[str, Any]) -> dict[s
         if comm.rank == 0:
             _tell(run, block, blocks, length / seconds[-1], training)
     steps = blocks * length
-    received = [(now - then) / steps for now, then in zip(comm.received(), before, strict=True)]
+    received, sent = (
+        [(now - then) / steps for now, then in zip(*pair, strict=True)]
+        for pair in zip((comm.received(), pushed(comm)), before, strict=True)
+    )
     cpu = (time.process_time() - began) / steps
     return {
         "environment": capture(),
@@ -111,6 +130,7 @@ def measure(run: Run, training: Any, comm: Any, state: dict[str, Any]) -> dict[s
         "steps": meter.steps,
         "parts": meter.parts,
         "received_per_step": received,
+        "pushed_per_step": sent,
         "cpu_seconds_per_step": cpu,
         "pss_peak": memory.peak,
         "rss_peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
@@ -118,9 +138,15 @@ def measure(run: Run, training: Any, comm: Any, state: dict[str, Any]) -> dict[s
         "events": _events(training),
         "replicas": replicas(training.pace.model, comm),
         "plan": _plan(training),
+        "staleness": _staleness(training),
         "notes": [training.pace.note] if run.reference else [],
         "skipped": training.pace.loss_scale.skipped if training.pace.loss_scale else 0,
     }
+
+
+def pushed(comm: Any) -> tuple[int, ...]:
+    """Bytes that this worker has pushed to each server."""
+    return () if comm.service is None else tuple(comm.service.sent)
 
 
 def _lengths(run: Run, training: Any) -> tuple[int, int]:
@@ -151,6 +177,12 @@ def _events(training: Any, steps: int = 3) -> list[Any]:
     training.steps(steps, Meter())
     training.pace.record_events(None)
     return log
+
+
+def _staleness(training: Any) -> dict[str, Any]:
+    """Of rule server: when each step's gradients left and when its parameters were back."""
+    duty: Any = getattr(training.pace, "duty", None)
+    return {"bound": duty.bound, "pushed": duty.pushed, "pulled": duty.pulled} if hasattr(duty, "pushed") else {}
 
 
 def _plan(training: Any) -> dict[str, Any]:

@@ -90,7 +90,7 @@ def _measure(run: Run, json: o.JsonFile) -> None:
 
 def _launch(run: Run, context: typer.Context) -> None:
     """Only what stands on the command line reaches the script, so that its own choices hold otherwise."""
-    from paceline.compose import compose
+    from paceline.compose import compose, servers_of
     from paceline.jobs.measure import machine
     from paceline.jobs.script import launch
 
@@ -105,7 +105,7 @@ def _launch(run: Run, context: typer.Context) -> None:
         )
     compose(run, machine())
     choices = {name: getattr(run, name) for name in given if name not in ("workers", "threads")}
-    launch(context.obj, workers=run.workers, choices=choices, threads=run.threads)
+    launch(context.obj, workers=run.workers, servers=servers_of(run), choices=choices, threads=run.threads)
 
 
 _FOR_SCRIPTS = (

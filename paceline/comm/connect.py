@@ -6,7 +6,7 @@ Works under our launcher (a folder), under torchrun (its store) and alone.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -20,30 +20,42 @@ from paceline.errors import PeerLost, WrongCommand
 
 @dataclass(frozen=True)
 class Position:
-    """This process among the others."""
+    """This process among the others: workers are ranks 0 to size-1, servers come after them."""
 
     rank: int
     size: int
     local_rank: int
     folder: Path | None  # where our launcher lets ranks find each other
+    servers: int = 0
+
+    @property
+    def serves(self) -> bool:
+        return self.rank >= self.size
+
+    @property
+    def all(self) -> int:
+        return self.size + self.servers
 
 
 def position(environ: Mapping[str, str]) -> Position:
     """Read torchrun's variables; without them the process is alone."""
     try:
         rank, size = int(environ.get("RANK", 0)), int(environ.get("WORLD_SIZE", 1))
-        local = int(environ.get("LOCAL_RANK", rank))
+        local, servers = int(environ.get("LOCAL_RANK", rank)), int(environ.get("PACELINE_SERVERS", 0))
     except ValueError as problem:
         raise WrongCommand("RANK, WORLD_SIZE or LOCAL_RANK is not a number", why=str(problem)) from None
-    if not 0 <= rank < size:
+    if not 0 <= rank < size + servers:
         raise WrongCommand(f"RANK={rank} with WORLD_SIZE={size}", why="a rank lies between 0 and the size")
     folder = environ.get("PACELINE_STORE")
-    return Position(rank, size, local, Path(folder) if folder else None)
+    return Position(rank, size, local, Path(folder) if folder else None, servers)
 
 
 def connect(where: Position, choice: str = "auto", deadline: float = DEADLINE, cuda: bool = False) -> Any:
-    """The comm for this process. `auto`: nccl for CUDA tensors, shm on one host, gloo otherwise."""
-    if where.size == 1 and choice in ("auto", "shm"):
+    """The comm for this process. `auto`: nccl for CUDA tensors, shm on one host, gloo otherwise.
+
+    In a job with servers a worker's comm carries the way to them (`service`), and a server gets an Attendant.
+    """
+    if where.all == 1 and choice in ("auto", "shm"):
         from paceline.comm.thread import ThreadComm, ThreadGroup
 
         return ThreadComm(0, ThreadGroup(1), deadline)
@@ -54,10 +66,30 @@ def connect(where: Position, choice: str = "auto", deadline: float = DEADLINE, c
         choice = "nccl" if cuda else "shm" if len(set(hosts)) == 1 else "gloo"
     if choice == "shm":
         return _shm(where, store, hosts, deadline)
+    return _torch(where, choice, nodes, deadline)
+
+
+def _torch(where: Position, choice: str, nodes: tuple[int, ...], deadline: float) -> Any:
+    from paceline.comm.service import PATIENCE
     from paceline.comm.torchdist import GlooComm, NcclComm
 
     cls = {"gloo": GlooComm, "nccl": NcclComm}[choice]
-    return cls(where.rank, where.size, _torch_store(where, deadline), deadline, nodes)
+    patience = PATIENCE if where.serves else deadline
+    everybody = cls(where.rank, where.all, _torch_store(where, deadline), patience, nodes)
+    if not where.servers:
+        return everybody
+    ranks = list(range(where.all))
+    workers = everybody.split([ranks[: where.size], ranks[where.size :]])
+    return _with_servers(where, workers, everybody, lambda: everybody.crews(where.size))
+
+
+def _with_servers(where: Position, workers: Any, everybody: Any, crews: Callable[[], list[Any]]) -> Any:
+    from paceline.comm.service import Attendant, Service
+
+    if where.serves:
+        return Attendant(everybody, where.size, crews)
+    workers.service = Service(everybody, where.servers, crews)
+    return workers
 
 
 def _shm(where: Position, store: Store, hosts: list[str], deadline: float) -> Any:
@@ -68,17 +100,29 @@ def _shm(where: Position, store: Store, hosts: list[str], deadline: float) -> An
         raise WrongCommand("--comm shm", why="the ranks are not all on one host", remedy="--comm auto")
     if not futex.available():
         raise WrongCommand("--comm shm", why="it needs the futexes of Linux", remedy="--comm gloo")
-    folder = os.environ.get("PACELINE_SHM_FOLDER")
-    return ShmComm(where.rank, where.size, store, deadline, Path(folder) if folder else None)
+    given = os.environ.get("PACELINE_SHM_FOLDER")
+    folder = Path(given) if given else None
+
+    def crews() -> list[ShmComm]:
+        """Groups of one worker and all servers that this process is in."""
+        mine = range(where.size) if where.serves else (where.rank,)
+        rank = where.rank - where.size + 1 if where.serves else 0
+        return [ShmComm(rank, 1 + where.servers, store, deadline, folder, f"crew-{worker}") for worker in mine]
+
+    everybody = ShmComm(where.rank, where.all, store, deadline, folder) if where.servers else None
+    if where.serves:
+        return _with_servers(where, None, everybody, crews)
+    workers = ShmComm(where.rank, where.size, store, deadline, folder, "workers")
+    return _with_servers(where, workers, everybody, crews) if where.servers else workers
 
 
 def _hosts(where: Position, store: Store, deadline: float) -> list[str]:
     store.set(f"host/{where.rank}", host_identity())
-    return [store.get(f"host/{rank}", deadline) for rank in range(where.size)]
+    return [store.get(f"host/{rank}", deadline) for rank in range(where.all)]
 
 
 def _store(where: Position, deadline: float) -> Store:
-    if where.size == 1:
+    if where.all == 1:
         return MemoryStore()
     if where.folder is not None:
         return FolderStore(where.folder)
@@ -90,8 +134,8 @@ def _torch_store(where: Position, deadline: float) -> Any:
     import torch.distributed as dist
 
     if where.folder is not None:
-        return dist.FileStore(str(where.folder / "torch"), where.size)
-    if where.size == 1:
+        return dist.FileStore(str(where.folder / "torch"), where.all)
+    if where.all == 1:
         return dist.HashStore()
     if dist.is_initialized():
         return dist.PrefixStore("paceline", dist.distributed_c10d._get_default_store())

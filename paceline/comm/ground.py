@@ -37,8 +37,8 @@ class Ground:
         self._registered: list[tuple[int, int, Sequence[Tensor]]] = []
         self._results: list[tuple[int, int]] = []
 
-    def map_all(self, nbytes: int) -> Sequence[Tensor]:
-        """One byte vector per rank, mine writable by me, all readable. Collective."""
+    def map_all(self, nbytes: int, givers: int | None = None) -> Sequence[Tensor]:
+        """One byte vector per rank (or of the first `givers`), mine writable by me, all readable. Collective."""
         raise NotImplementedError
 
     def map_one(self, nbytes: int) -> Tensor:
@@ -51,9 +51,10 @@ class Ground:
         op.early, op.waits_for, op.readers = True, tuple(range(self.size)), tuple(range(self.size))
         self.queue.submit(op).wait(deadline)
 
-    def allocate(self, numel: int, dtype: torch.dtype) -> Tensor:
-        """A vector of this rank that the others can read in place."""
-        sources = [typed(raw, numel, dtype) for raw in self.map_all(max(1, numel * dtype.itemsize))]
+    def allocate(self, numel: int, dtype: torch.dtype, givers: int | None = None) -> Tensor:
+        """A vector of this rank that the others can read in place; a rank that gives nothing gets the first one's."""
+        sources = [typed(raw, numel, dtype) for raw in self.map_all(max(1, numel * dtype.itemsize), givers)]
+        sources += sources[:1] * (self.size - len(sources))
         mine = sources[self.rank]
         if numel:
             self._registered.append((mine.data_ptr(), mine.data_ptr() + mine.nbytes, sources))
@@ -79,6 +80,13 @@ class Ground:
     def place(self) -> Staging:
         """The next staging place in turn; the first time around it is allocated, which is collective."""
         index, self._next_place = self._next_place, (self._next_place + 1) % PLACES
+        return self._place(index)
+
+    def fill_places(self) -> None:
+        for index in range(PLACES):
+            self._place(index)
+
+    def _place(self, index: int) -> Staging:
         if index not in self._places:
             self._places[index] = Staging(self.map_all(STAGING), self.map_all(STAGING))
         return self._places[index]

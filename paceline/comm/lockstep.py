@@ -7,6 +7,7 @@ whole: all ranks post the same number of operations, in one order.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import add
 from typing import Any
 
 import torch
@@ -14,8 +15,8 @@ from torch import Tensor
 
 from paceline.comm.ground import STAGING, Ground, typed
 from paceline.comm.queue import Op, QueueWork
-from paceline.comm.sums import sum_into
-from paceline.types import Mixing, spread
+from paceline.comm.sums import add_up, sum_into
+from paceline.types import Mixing, Piece, spread
 
 DIRECT = 1 << 15  # bytes: up to here every rank adds everything itself, which saves one round of waiting
 
@@ -24,22 +25,25 @@ DIRECT = 1 << 15  # bytes: up to here every rank adds everything itself, which s
 Share = Callable[[Sequence[Tensor], Any, int, int], None]
 Take = Callable[[Tensor, int, int], Any]
 Ranks = tuple[int, ...] | None
+# combine(out, parts, start) writes what becomes of several ranks' ranges, which start there in the message.
+Combine = Callable[[Tensor, Sequence[Tensor], int], None]
 
 
 class Lockstep:
     """The collectives of some members of a ground; a rank is a position among the members."""
 
     shares_results = True
+    service: Any = None  # of a job with servers: see service.py
 
     def __init__(self, ground: Ground, members: tuple[int, ...]) -> None:
         self._ground, self.members = ground, members
         self.rank, self.size = members.index(ground.rank), len(members)
         self.placement = (0,) * self.size
 
-    def allocate(self, numel: int, dtype: torch.dtype) -> Tensor:
-        return self._ground.allocate(numel, dtype)
+    def allocate(self, numel: int, dtype: torch.dtype, givers: int | None = None) -> Tensor:
+        return self._ground.allocate(numel, dtype, givers)
 
-    def allocate_result(self, numel: int, dtype: torch.dtype) -> Tensor:
+    def allocate_result(self, numel: int, dtype: torch.dtype, givers: int | None = None) -> Tensor:
         return self._ground.allocate_result(numel, dtype)
 
     def all_sum(self, src: Tensor, dst: Tensor, key: object = "") -> QueueWork:
@@ -76,6 +80,45 @@ class Lockstep:
 
         return self._read("reduce_scatter", src, key, share)
 
+    def sum_by(
+        self,
+        src: Tensor,
+        dst: Tensor,
+        pieces: Sequence[Piece],
+        givers: int,
+        key: object = "",
+        combine: Combine = add_up,
+    ) -> QueueWork:
+        """dst = the sum of the first `givers` ranks' src, each piece added by its owner. The others only add."""
+        owners = {piece.owner for piece in pieces}
+        mine = [piece for piece in pieces if piece.owner == self.rank]
+
+        def share(sources: Sequence[Tensor], result: Tensor, start: int, stop: int) -> None:
+            for _, first, last in _inside(mine, start, stop):
+                parts = [source[first - start : last - start] for source in sources[:givers]]
+                combine(result[first - start : last - start], parts, first)
+                self._count_sources(parts[0].nbytes, givers)
+
+        def count(result: Tensor, start: int, stop: int) -> None:
+            for owner, first, last in _inside(pieces, start, stop):
+                if self.rank < givers and owner != self.rank:
+                    self._ground.received[self.members[owner]] += (last - first) * result.itemsize
+
+        def take(result: Tensor, start: int, stop: int) -> None:
+            if self.rank < givers:
+                flat[start:stop].copy_(result)
+            count(result, start, stop)
+
+        waits_for = tuple(self.members[:givers]) if mine else (self.members[self.rank],)
+        readers = tuple(self.members[rank] for rank in sorted(owners | {self.rank}))
+        readers = readers if self.rank < givers else (self.members[self.rank],)
+        peers, flat = self._peers(src) if self._ground.is_result(dst) else None, _flat(dst)
+        if peers is None:
+            return self._staged("sum_by", src, key, share, take, False, None, None)
+        op = Op("sum_by", key, lambda: share(peers, flat, 0, src.numel()))
+        op.finish = lambda: count(flat, 0, src.numel())
+        return self._submit(op, waits_for, readers)
+
     def all_gather(self, src: Tensor, dst: Tensor, key: object = "") -> QueueWork:
         """dst = every rank's src in rank order; all have the same length."""
         rows = _flat(dst).view(self.size, src.numel())
@@ -100,7 +143,10 @@ class Lockstep:
                 flat[start:stop].copy_(sources[root])
                 self._ground.received[self.members[root]] += sources[root].nbytes
 
-        return self._staged("broadcast", flat, key, share)
+        # Receivers wait for the root alone, and the root keeps its copy until all have read it.
+        me = (self.members[self.rank],)
+        readers = self.members if self.rank == root else me
+        return self._staged("broadcast", flat, key, share, None, True, (self.members[root],), readers)
 
     def barrier(self, deadline: float | None = None) -> None:
         op = Op("barrier", "")
@@ -137,8 +183,8 @@ class Lockstep:
         sum_into(dst, sources)
         self._count_sources(dst.nbytes)
 
-    def _count_sources(self, nbytes: int) -> None:
-        for peer, member in enumerate(self.members):
+    def _count_sources(self, nbytes: int, givers: int | None = None) -> None:
+        for peer, member in enumerate(self.members[:givers]):
             if peer != self.rank:
                 self._ground.received[member] += nbytes
 
@@ -203,10 +249,25 @@ class Lockstep:
         self._ground.queue.progress()
 
     def received(self) -> tuple[int, ...]:
-        """Bytes that this rank got so far from each rank of the whole ground."""
-        return tuple(self._ground.received)
+        """Bytes that this rank got so far from each rank of the whole ground, and from servers behind them."""
+        own = self._ground.received
+        return (
+            tuple(own)
+            if self.service is None
+            else tuple(map(add, (*own, *(0,) * self.service.servers), self.service.received()))
+        )
+
+    def get_ready(self) -> None:
+        """Take now what would be taken on first use, where that could meet others in another order. Collective."""
+        self._ground.fill_places()
+
+    def excuse(self, rank: int) -> str | None:
+        """Why a rank will not answer any more, if it will not."""
+        return self._ground.counters.excuse(self.members[rank])
 
     def close(self, failure: str = "") -> None:
+        if self.service is not None:
+            self.service.close(failure)
         self._ground.counters.leave(failure or "left")
         self._ground.clear()
 
@@ -214,6 +275,12 @@ class Lockstep:
 def parts_of(vector: Tensor, size: int) -> tuple[int, ...]:
     """Bounds of each rank's part of a sum, cut at cache lines so that no two ranks write the same one."""
     return spread(vector.numel(), size, grain=max(1, 64 // vector.itemsize))
+
+
+def _inside(pieces: Sequence[Piece], start: int, stop: int) -> list[Piece]:
+    """What of the pieces lies in [start, stop)."""
+    cut = [Piece(owner, max(first, start), min(last, stop)) for owner, first, last in pieces]
+    return [piece for piece in cut if piece.start < piece.stop]
 
 
 def _flat(tensor: Tensor) -> Tensor:

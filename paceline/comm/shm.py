@@ -105,8 +105,8 @@ class ShmGround(Ground):
         pid, number = map(int, store.get(f"{name}/control", deadline).split())
         return memory.attach_from(pid, number, nbytes), -1
 
-    def map_all(self, nbytes: int) -> Sequence[Tensor]:
-        return self._hand_out(nbytes, range(self.size))
+    def map_all(self, nbytes: int, givers: int | None = None) -> Sequence[Tensor]:
+        return self._hand_out(nbytes, range(givers or self.size))
 
     def map_one(self, nbytes: int) -> Tensor:
         return self._hand_out(nbytes, range(1))[0]

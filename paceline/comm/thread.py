@@ -11,6 +11,7 @@ from torch import Tensor
 
 from paceline.comm.ground import Ground
 from paceline.comm.lockstep import Lockstep
+from paceline.comm.service import Attendant, Service
 
 
 class ThreadGroup:
@@ -61,9 +62,9 @@ class ThreadGround(Ground):
         self._group = group
         super().__init__(rank, group.size, ConditionCounters(rank, group), deadline)
 
-    def map_all(self, nbytes: int) -> Sequence[Tensor]:
+    def map_all(self, nbytes: int, givers: int | None = None) -> Sequence[Tensor]:
         self._group.table[self.rank] = torch.zeros(nbytes, dtype=torch.uint8)
-        return self._collect(range(self.size))
+        return self._collect(range(givers or self.size))
 
     def map_one(self, nbytes: int) -> Tensor:
         if self.rank == 0:
@@ -84,26 +85,58 @@ class ThreadComm(Lockstep):
         super().__init__(ThreadGround(rank, group, deadline), tuple(range(group.size)))
 
 
-def run_ranks(size: int, work: Callable[[ThreadComm], Any]) -> list[Any]:
-    """Run `work(comm)` on `size` threads and return what each gave; the first failure is raised."""
-    group = ThreadGroup(size)
-    results: list[Any] = [None] * size
-    failures: list[tuple[float, BaseException]] = []
+class ThreadJob:
+    """The groups of workers and servers that are threads of one process."""
+
+    def __init__(self, workers: int, servers: int) -> None:
+        self._size, self._servers = workers, servers
+        self._workers, self._all = ThreadGroup(workers), ThreadGroup(workers + servers)
+        self._crews = [ThreadGroup(1 + servers) for _ in range(workers)]
+
+    def worker(self, rank: int) -> ThreadComm:
+        comm = ThreadComm(rank, self._workers)
+        if self._servers:
+            everybody = ThreadComm(rank, self._all)
+            comm.service = Service(everybody, self._servers, lambda: [ThreadComm(0, self._crews[rank])])
+        return comm
+
+    def attendant(self, rank: int) -> Attendant:
+        place = rank - self._size + 1
+        return Attendant(
+            ThreadComm(rank, self._all), self._size, lambda: [ThreadComm(place, crew) for crew in self._crews]
+        )
+
+
+def run_ranks(
+    size: int,
+    work: Callable[[ThreadComm], Any],
+    *,
+    servers: int = 0,
+    serve: Callable[[Attendant], Any] | None = None,
+) -> list[Any]:
+    """Run `work(comm)` on `size` threads, and `serve(attendant)` on `servers` more; return what each gave.
+
+    The first failure is raised.
+    """
+    job = ThreadJob(size, servers)
+    results: list[Any] = [None] * (size + servers)
+    failures: list[BaseException] = []
 
     def body(rank: int) -> None:
-        comm = ThreadComm(rank, group)
+        comm: Any = job.attendant(rank) if rank >= size else job.worker(rank)
+        act: Any = work if rank < size else serve
         try:
-            results[rank] = work(comm)
+            results[rank] = act(comm)
             comm.close()
         except BaseException as problem:
-            failures.append((len(failures), problem))
+            failures.append(problem)
             comm.close("failed")
 
-    threads = [threading.Thread(target=body, args=(rank,), name=f"rank {rank}") for rank in range(size)]
+    threads = [threading.Thread(target=body, args=(rank,), name=f"rank {rank}") for rank in range(size + servers)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     if failures:
-        raise failures[0][1]
+        raise failures[0]
     return results

@@ -16,11 +16,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from paceline.comm.lockstep import parts_of
+from paceline.comm.lockstep import Combine, parts_of
 from paceline.comm.queue import DEADLINE
-from paceline.comm.sums import sum_into
+from paceline.comm.sums import add_up, sum_into
 from paceline.errors import PeerLost
-from paceline.types import Mixing, spread
+from paceline.types import Mixing, Piece, spread
 
 _WIDER = {torch.int16: torch.int32, torch.uint16: torch.int32, torch.uint32: torch.int64, torch.bool: torch.int32}
 
@@ -71,11 +71,32 @@ class Together:
         return all(work.is_completed() for work in self._works)
 
 
+class Added:
+    """The pieces of one sum_by: an owner hears all givers, combines, and tells them what became of it.
+
+    Owners that only serve do so at once; a rank that also trains does it when it waits.
+    """
+
+    def __init__(self, owned: Sequence[tuple[Any, Callable[[], Sequence[Any]]]], rest: Sequence[Any]) -> None:
+        self._owned, self._rest = list(owned), list(rest)
+
+    def wait(self, limit: timedelta) -> None:
+        for heard, answer in self._owned:
+            heard.wait(limit)
+            self._rest += answer()
+        self._owned = []
+        Together(self._rest).wait(limit)
+
+    def is_completed(self) -> bool:
+        """Only a look: answering here would take part in the training thread's time."""
+        return not self._owned and Together(self._rest).is_completed()
+
+
 class TorchDist:
     """The collectives of one process group."""
 
     shares_results = False
-
+    service: Any = None  # of a job with servers: see service.py
     backend = ""
 
     def __init__(
@@ -97,10 +118,10 @@ class TorchDist:
         else:
             self._group = dist.new_group(backend=self.backend, timeout=timedelta(seconds=deadline))
 
-    def allocate(self, numel: int, dtype: torch.dtype) -> Tensor:
+    def allocate(self, numel: int, dtype: torch.dtype, givers: int | None = None) -> Tensor:
         return torch.zeros(numel, dtype=dtype, device=self._device())
 
-    def allocate_result(self, numel: int, dtype: torch.dtype) -> Tensor:
+    def allocate_result(self, numel: int, dtype: torch.dtype, givers: int | None = None) -> Tensor:
         return torch.zeros(numel, dtype=dtype, device=self._device())
 
     def _device(self) -> torch.device:
@@ -147,6 +168,44 @@ class TorchDist:
             return TorchWork(self, None, "")
         return self._start("reduce_scatter", key, Together(works), add)
 
+    def sum_by(
+        self,
+        src: Tensor,
+        dst: Tensor,
+        pieces: Sequence[Piece],
+        givers: int,
+        key: object = "",
+        combine: Combine = add_up,
+    ) -> TorchWork:
+        """dst = the sum of the first `givers` ranks' src, each piece added by its owner. The others only add."""
+        first, self._tags = self._tags + 1, self._tags + 2 * len(pieces)
+        flat, out, gives = src.reshape(-1), dst.view(-1), self.rank < givers
+        owned, rest = [], []
+        for number, (owner, start, stop) in enumerate(pieces):
+            push, pull = first + 2 * number, first + 2 * number + 1
+            if owner == self.rank:
+                heard = [flat[start:stop] if g == self.rank else flat.new_empty(stop - start) for g in range(givers)]
+                others = [g for g in range(givers) if g != self.rank]
+                works = Together([self._hear(heard[g], g, push) for g in others])
+                owned.append((works, self._answer(out[start:stop], heard, others, pull, start, combine)))
+            elif gives:
+                rest.append(self._hear(out[start:stop], owner, pull))
+                rest.append(dist.isend(flat[start:stop], self.members[owner], self._group, push))
+        return self._start("sum_by", key, Added(owned, rest))
+
+    def _hear(self, into: Tensor, peer: int, tag: int) -> Any:
+        self._received[self.members[peer]] += into.nbytes
+        return dist.irecv(into, self.members[peer], self._group, tag)
+
+    def _answer(
+        self, out: Tensor, heard: Sequence[Tensor], others: Sequence[int], tag: int, start: int, combine: Combine
+    ) -> Callable[[], Sequence[Any]]:
+        def answer() -> Sequence[Any]:
+            combine(out, heard, start)
+            return [dist.isend(out, self.members[peer], self._group, tag) for peer in others]
+
+        return answer
+
     def all_gather(self, src: Tensor, dst: Tensor, key: object = "") -> TorchWork:
         if not src.numel():
             return TorchWork(self, None, "")
@@ -189,17 +248,26 @@ class TorchDist:
 
     def split(self, groups: Sequence[Sequence[int]]) -> TorchDist:
         """The comm of this rank's group; collective over all ranks."""
-        found: TorchDist | None = None
-        for group in groups:
-            members = tuple(self.members[peer] for peer in group)
-            made = dist.new_group(list(members), timeout=timedelta(seconds=self.deadline), backend=self.backend)
-            if self.rank in group:
-                found = copy.copy(self)
-                found.members, found._group, found._owns = members, made, False
-                found.rank, found.size = list(group).index(self.rank), len(members)
-                found.placement = tuple(self.placement[peer] for peer in group)
-        assert found is not None, "groups must cover all ranks"
+        made = [self._group_of(group) for group in groups]
+        return next(comm for comm in made if comm is not None)
+
+    def _group_of(self, group: Sequence[int]) -> TorchDist | None:
+        """The comm of some ranks, for those who are in it. Collective over all."""
+        members = tuple(self.members[peer] for peer in group)
+        made = dist.new_group(list(members), timeout=timedelta(seconds=self.deadline), backend=self.backend)
+        if self.rank not in group:
+            return None
+        found = copy.copy(self)
+        found.members, found._group, found._owns = members, made, False
+        found.rank, found.size = list(group).index(self.rank), len(members)
+        found.placement = tuple(self.placement[peer] for peer in group)
         return found
+
+    def crews(self, workers: int) -> list[TorchDist]:
+        """For each worker a group of it and all servers, the ranks from `workers` on: mine. Collective."""
+        servers = list(range(workers, self.size))
+        made = [self._group_of([worker, *servers]) for worker in range(workers)]
+        return [group for group in made if group is not None]
 
     def barrier(self, deadline: float | None = None) -> None:
         self._start("barrier", "", dist.barrier(group=self._group, async_op=True)).wait(deadline)
@@ -211,9 +279,19 @@ class TorchDist:
         """torch.distributed has threads of its own."""
 
     def received(self) -> tuple[int, ...]:
-        return tuple(self._received)
+        """Of all groups of this process together."""
+        return tuple(self._received) if self.service is None else self.service.received()
+
+    def get_ready(self) -> None:
+        """Nothing is taken on first use."""
+
+    def excuse(self, rank: int) -> str | None:
+        """A lost connection raises by itself."""
+        return None
 
     def close(self, failure: str = "") -> None:
+        if self.service is not None:
+            self.service.close(failure)
         if self._owns and dist.is_initialized() and not failure:
             dist.destroy_process_group()
 

@@ -52,7 +52,7 @@ class Engine:
                 Arena(
                     [names[k] for k in chosen],
                     [likes[k] for k in chosen],
-                    comm,
+                    self._channel.memory,
                     compressor,
                     tail=len(chosen) if lane.tail == "flags" else int(lane.tail == "mass"),
                     shared=exchange.shares_results,
@@ -79,6 +79,11 @@ class Engine:
         self._dispatcher = Dispatcher([needs for _, _, needs in found], phases=self._exchange.phases)
         self._slots = [(arena, i) for arena in self.arenas for i in range(len(arena.layout.slots))]
         self._sources = [view for arena in self.arenas for view in arena.source_views]
+
+    @property
+    def channel(self) -> Channel:
+        """For rules that say more to their exchange than an engine does."""
+        return self._channel
 
     # one step -----------------------------------------------------------------------------------
 

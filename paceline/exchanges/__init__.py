@@ -6,6 +6,7 @@ MENU = Menu(
     "exchange",
     {
         "allreduce": "paceline.exchanges.allreduce:AllReduce",
+        "ps": "paceline.exchanges.ps:Ps",
         "hierarchical": "paceline.exchanges.hierarchical:Hierarchical",
         "neighbor": "paceline.exchanges.neighbor:Neighbor",
     },

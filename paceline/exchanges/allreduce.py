@@ -26,6 +26,7 @@ class AllReduce(Member):
     name: ClassVar[str] = "allreduce"
     consensus: ClassVar[bool] = True
     phases: ClassVar[int] = 1
+    servers: ClassVar[int] = 0
     takes_topology: ClassVar[bool] = False
     shares_results: ClassVar[bool] = True
     topology: ClassVar[None] = None
@@ -50,7 +51,7 @@ class AllReduceChannel:
     """The sum over a comm, of the chunk itself or of what a codec makes of it."""
 
     def __init__(self, comm: Comm) -> None:
-        self._comm = comm
+        self._comm = self.memory = comm
 
     def start(self, unit: Unit, chunk: Chunk, src: Tensor, dst: Tensor, codec: Codec | None) -> Work:
         if codec is None:

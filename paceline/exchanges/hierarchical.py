@@ -32,6 +32,7 @@ class Hierarchical(Member):
 
     name: ClassVar[str] = "hierarchical"
     phases: ClassVar[int] = 1
+    servers: ClassVar[int] = 0
     takes_topology: ClassVar[bool] = False
     shares_results: ClassVar[bool] = False
 
@@ -102,7 +103,7 @@ class LevelsChannel:
     """Reduce-scatter along each dimension, all-gather in reverse."""
 
     def __init__(self, comm: Comm, dimensions: Sequence[int]) -> None:
-        self._comm = comm
+        self._comm = self.memory = comm
         self._levels = [(comm.split(groups), size) for groups, size in along(dimensions)]
         self._total = math.prod(dimensions)
         self._scratch: dict[tuple[int, int, Any], Tensor] = {}
@@ -150,6 +151,7 @@ class NodesChannel:
 
     def __init__(self, comm: Comm, cluster: Cluster, topology: Any) -> None:
         self._comm, self._cluster, self._topology = comm, cluster, topology
+        self.memory = comm
         self._nodes = [[r for r, node in enumerate(cluster.nodes) if node == k] for k in sorted(set(cluster.nodes))]
         self._inside = comm.split(self._nodes)
         self._scratch: dict[tuple[int, Any], tuple[Tensor, Tensor, Tensor]] = {}

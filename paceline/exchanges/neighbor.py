@@ -28,6 +28,7 @@ class Neighbor(Member):
     name: ClassVar[str] = "neighbor"
     consensus: ClassVar[bool] = False
     phases: ClassVar[int] = 1
+    servers: ClassVar[int] = 0
     takes_topology: ClassVar[bool] = True
     shares_results: ClassVar[bool] = False
 
@@ -51,6 +52,7 @@ class NeighborChannel:
 
     def __init__(self, comm: Comm, view: View, topology: Any, lane: Lane) -> None:
         self._comm, self._view, self._topology = comm, view, topology
+        self.memory = comm
         self._row = split_mass if lane.tail == "mass" else plain_row
 
     def start(self, unit: Unit, chunk: Chunk, src: Tensor, dst: Tensor, codec: Codec | None) -> Work:

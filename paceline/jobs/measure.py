@@ -14,10 +14,11 @@ from typing import Any, Literal
 
 from paceline.bench.breakdown import breakdown, over_ranks
 from paceline.bench.stats import mean_interval, standard_error, summary
-from paceline.compose import Machine, compose
+from paceline.compose import Machine, compose, servers_of
 from paceline.jobs.folder import job_folder
 from paceline.launchers.local import Local
 from paceline.record import Record
+from paceline.rules.server import largest_lead
 from paceline.run import Run
 
 OnLine = Callable[[int, str, str], None]
@@ -41,7 +42,13 @@ def measure(run: Run, on_line: OnLine | None = None) -> tuple[Record, list[list[
         (folder / "run.json").write_text(run.model_dump_json())
         argv = [sys.executable, "-m", "paceline.worker"]
         with Local().start(
-            argv, workers=run.workers, folder=folder, environ=_environ(run), prefix=False, on_line=on_line
+            argv,
+            workers=run.workers,
+            servers=servers_of(run),
+            folder=folder,
+            environ=_environ(run),
+            prefix=False,
+            on_line=on_line,
         ) as job:
             job.wait()
         ranks = [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(run.workers)]
@@ -60,6 +67,11 @@ def make_record(run: Run, notes: Sequence[str], ranks: Sequence[dict[str, Any]])
     totals = [sum(rank["samples"] / rank["seconds"][b] for rank in ranks) for b in range(len(first["seconds"]))]
     parts = over_ranks([breakdown(rank["steps"], rank["parts"]) for rank in ranks])
     edges = [rank["received_per_step"] for rank in ranks]
+    # What servers received is what workers pushed to them.
+    edges += [
+        [*column, *(0,) * len(column)][: len(edges[0])]
+        for column in zip(*(r["pushed_per_step"] for r in ranks), strict=True)
+    ]
     return Record(
         id=f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}",
         text=run.text,
@@ -79,7 +91,7 @@ def make_record(run: Run, notes: Sequence[str], ranks: Sequence[dict[str, Any]])
         step=summary([seconds for rank in ranks for seconds in rank["steps"]]),
         breakdown=parts,
         bytes={
-            "sent_per_step": [sum(row[rank] for row in edges) for rank in range(len(ranks))],
+            "sent_per_step": [sum(row[rank] for row in edges) for rank in range(len(edges))],
             "received_per_step": [sum(row) for row in edges],
             "per_edge": edges,
         },
@@ -90,9 +102,18 @@ def make_record(run: Run, notes: Sequence[str], ranks: Sequence[dict[str, Any]])
         },
         plan=first["plan"],
         replicas=first["replicas"],
+        staleness=_staleness([rank["staleness"] for rank in ranks]),
         loss=[fmean(values) for values in zip(*(rank["losses"] for rank in ranks), strict=True)],
         incidents=_skips(first),
     )
+
+
+def _staleness(ranks: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The bound of rule server, and how far ahead of the slowest a worker really was."""
+    if not ranks[0]:
+        return {}
+    lead = largest_lead([rank["pushed"] for rank in ranks], [rank["pulled"] for rank in ranks])
+    return {"bound": ranks[0]["bound"], "largest_lead": lead}
 
 
 def _skips(first: dict[str, Any]) -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ def launch(
     *,
     workers: int,
     choices: Mapping[str, Any],
+    servers: int = 0,
     threads: int | None = None,
     on_line: OnLine | None = None,
 ) -> None:
@@ -31,7 +32,13 @@ def launch(
     with (
         job_folder() as folder,
         Local().start(
-            argv, workers=workers, folder=folder, environ=environ, prefix=workers > 1, on_line=on_line
+            argv,
+            workers=workers,
+            servers=servers,
+            folder=folder,
+            environ=environ,
+            prefix=workers > 1,
+            on_line=on_line,
         ) as job,
     ):
         job.wait()

@@ -74,12 +74,15 @@ def in_order(failures: Iterable[Failure]) -> list[Failure]:
     return sorted(failures, key=lambda failure: (not failure.signal, failure.consequence, failure.seconds))
 
 
-def failed(failure: Failure, folder: Path) -> WorkerFailed:
+def failed(failure: Failure, folder: Path, workers: int | None = None) -> WorkerFailed:
+    """The error to raise; ranks from `workers` on are servers."""
+    serves = workers is not None and failure.rank >= workers
+    name = f"server {failure.rank - (workers or 0)}" if serves else f"rank {failure.rank}"
     step = "" if failure.step is None else f" at step {failure.step}"
     why = failure.error or HINTS.get(failure.signal, "it left no error text")
     # An error of ours ends with its own remedy, which is the better one.
     remedy = "" if ". try: " in failure.error else f"read {folder / f'rank-{failure.rank}.log'}"
-    error = WorkerFailed(f"rank {failure.rank} (pid {failure.pid}) {failure.end}{step}", why=why, remedy=remedy)
+    error = WorkerFailed(f"{name} (pid {failure.pid}) {failure.end}{step}", why=why, remedy=remedy)
     error.exit_code = 2 if failure.exit_code == 2 else 1
     return error
 

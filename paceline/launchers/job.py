@@ -34,8 +34,9 @@ log = logging.getLogger(__name__)
 class LocalJob:
     """`failures` are the workers that ended badly by themselves, the cause first."""
 
-    def __init__(self, folder: Path, output: Output) -> None:
+    def __init__(self, folder: Path, output: Output, workers: int | None = None) -> None:
         self.folder = folder
+        self._count = workers
         self.failures: list[Failure] = []
         self._began = time.monotonic()
         self._ended: dict[int, float] = {}
@@ -129,7 +130,7 @@ class LocalJob:
         while self.failures[0].consequence and time.monotonic() < began + PATIENCE and self._in_peace():
             self._turn(0.05)
             self.failures = self._failures()
-        return failed(self.failures[0], self.folder)
+        return failed(self.failures[0], self.folder, self._count)
 
     def _failures(self) -> list[Failure]:
         now = time.monotonic()

@@ -44,37 +44,43 @@ class Local(Member):
         environ: Mapping[str, str],
         prefix: bool,
         on_line: OnLine | None = None,
+        servers: int = 0,
     ) -> LocalJob:
-        """Start `workers` processes of argv; on_line(rank, "stdout" or "stderr", line) replaces the terminal."""
+        """Start `workers` processes of argv, and `servers` more of the same, which come after them as ranks.
+
+        on_line(rank, "stdout" or "stderr", line) replaces the terminal.
+        """
         if not argv:
             raise WrongCommand("nothing to start", remedy="paceline run -np 4 -- python my_train.py")
         if workers < 1:
             raise WrongCommand(f"-np {workers}", why="a job has at least one worker", remedy="-np 1")
-        folder = prepare(folder.absolute(), workers)
+        folder = prepare(folder.absolute(), workers + servers)
         port = free_port()
-        job = LocalJob(folder, Output(folder, sys.stdout, sys.stderr, prefix=prefix, on_line=on_line))
+        job = LocalJob(folder, Output(folder, sys.stdout, sys.stderr, prefix=prefix, on_line=on_line), workers)
         try:
-            for rank in range(workers):
-                job.launch(rank, argv, environment_of(rank, workers, folder, environ, port))
+            for rank in range(workers + servers):
+                job.launch(rank, argv, environment_of(rank, workers, folder, environ, port, servers))
         except BaseException:
             job.stop()
             raise
         return job
 
 
-def prepare(folder: Path, workers: int) -> Path:
+def prepare(folder: Path, processes: int) -> Path:
     """The job's folder without what a former job left for the same ranks."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     store = folder / "store"
     if store.exists():
         shutil.rmtree(store)
     store.mkdir(mode=0o700)
-    for rank in range(workers):
+    for rank in range(processes):
         (folder / f"rank-{rank}.failed.json").unlink(missing_ok=True)
     return folder
 
 
-def environment_of(rank: int, workers: int, folder: Path, environ: Mapping[str, str], port: int) -> dict[str, str]:
+def environment_of(
+    rank: int, workers: int, folder: Path, environ: Mapping[str, str], port: int, servers: int = 0
+) -> dict[str, str]:
     """The caller's environment with this rank's place in it."""
     # An outer torchrun offers its own store through these; ranks of this job must not look there.
     given = {name: value for name, value in environ.items() if not name.startswith("TORCHELASTIC_")}
@@ -91,6 +97,7 @@ def environment_of(rank: int, workers: int, folder: Path, environ: Mapping[str, 
         "NODE_RANK": "0",
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
+        "PACELINE_SERVERS": str(servers),
         "PACELINE_STORE": str(folder / "store"),
         "PACELINE_JOB": str(folder),
         "PYTHONUNBUFFERED": "1",

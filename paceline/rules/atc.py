@@ -30,6 +30,7 @@ class Atc(Member):
     lanes: ClassVar[tuple[Lane, ...]] = (PARAMETERS,)
     leaves: ClassVar[str] = "update"
     due: ClassVar[str] = "update"
+    same_result: ClassVar[bool] = False
     needs: ClassVar[str] = "doubly stochastic"
 
     def __post_init__(self) -> None:

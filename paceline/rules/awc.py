@@ -26,6 +26,7 @@ class Awc(Member):
     lanes: ClassVar[tuple[Lane, ...]] = (PARAMETERS,)
     leaves: ClassVar[str] = "begin"
     due: ClassVar[str] = "update"
+    same_result: ClassVar[bool] = False
     needs: ClassVar[str] = "doubly stochastic"
 
     def __post_init__(self) -> None:

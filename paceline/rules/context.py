@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ class Context:
     clip_norm: float | None = None
     loss_scale: Any = None
     private_gradients: bool = False
+    clock: Callable[[], float] = time.monotonic  # one for all processes of a host
 
 
 class Carrier:

@@ -30,6 +30,7 @@ class Diloco(Member):
     lanes: ClassVar[tuple[Lane, ...]] = (AGREED,)
     leaves: ClassVar[str] = "update"
     due: ClassVar[str] = "update"
+    same_result: ClassVar[bool] = False
     needs: ClassVar[str] = "consensus"
 
     def __post_init__(self) -> None:

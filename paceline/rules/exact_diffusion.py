@@ -26,6 +26,7 @@ class ExactDiffusion(Member):
     lanes: ClassVar[tuple[Lane, ...]] = (PARAMETERS,)
     leaves: ClassVar[str] = "update"
     due: ClassVar[str] = "update"
+    same_result: ClassVar[bool] = False
     needs: ClassVar[str] = "symmetric"
 
     def bind(self, context: Context) -> ExactDiffusionDuty:

@@ -27,6 +27,7 @@ class Grad(Member):
     lanes: ClassVar[tuple[Lane, ...]] = (Lane("gradient", needs_consensus=True, lossy_ok=True, tail="flags"),)
     leaves: ClassVar[str] = "backward"
     due: ClassVar[str] = "update"
+    same_result: ClassVar[bool] = True
 
     needs: ClassVar[str] = "consensus"
 

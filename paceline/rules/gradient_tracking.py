@@ -35,6 +35,7 @@ class GradientTracking(Member):
     lanes: ClassVar[tuple[Lane, ...]] = (PARAMETERS, TRACKERS)
     leaves: ClassVar[str] = "update"
     due: ClassVar[str] = "update"
+    same_result: ClassVar[bool] = False
     needs: ClassVar[str] = "doubly stochastic"
 
     def bind(self, context: Context) -> GradientTrackingDuty:

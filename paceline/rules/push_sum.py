@@ -27,6 +27,7 @@ class PushSum(Member):
     lanes: ClassVar[tuple[Lane, ...]] = (MASS,)
     leaves: ClassVar[str] = "update"
     due: ClassVar[str] = "update"
+    same_result: ClassVar[bool] = False
     needs: ClassVar[str] = "neighbors"
 
     def bind(self, context: Context) -> PushSumDuty:

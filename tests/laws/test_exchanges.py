@@ -5,9 +5,12 @@ import torch
 
 from paceline import compressors, exchanges
 from paceline.comm.thread import run_ranks
+from paceline.errors import WrongCommand
+from paceline.train.serve import serve
 from paceline.types import Chunk, Cluster, Lane, Layout, Slot, Unit, View
 
 SIZES = (1, 2, 3, 4, 8)
+TEXTS = (*exchanges.MENU.names(), "ps(servers=1)", "ps(servers=1, colocated=false)", "ps(servers=2)")
 LANE = Lane("x", needs_consensus=False, lossy_ok=True)
 
 
@@ -15,13 +18,14 @@ def combine(comm, text, numel, compressor="none"):
     """One chunk through an exchange; the source, the result and what was received from each rank."""
     exchange, squeeze = exchanges.MENU.make(text), compressors.MENU.make(compressor)
     layout = Layout((Slot("x", numel),), 4, 0)
-    src, dst = comm.allocate(numel, torch.float32), comm.allocate_result(numel, torch.float32)
-    codec = squeeze.bind(layout, comm, torch.float32, exchange.shares_results)
+    channel = exchange.join(comm, View(comm.rank, comm.size), LANE)
+    memory = channel.memory
+    src, dst = memory.allocate(numel, torch.float32), memory.allocate_result(numel, torch.float32)
+    codec = squeeze.bind(layout, memory, torch.float32, exchange.shares_results)
     if codec is not None:
         dst = torch.zeros(numel)
     src.copy_((torch.arange(numel) % 7) + comm.rank)
     kept, before = src.clone(), comm.received()
-    channel = exchange.join(comm, View(comm.rank, comm.size), LANE)
     for phase in range(exchange.phases):
         chunk = Chunk(0, 0, numel)
         channel.start(Unit(0, 0, phase), chunk, src, dst, codec).wait()
@@ -31,36 +35,48 @@ def combine(comm, text, numel, compressor="none"):
     return kept, src.clone(), out, got
 
 
+def on_ranks(size, text, numel, compressor="none"):
+    """What every worker saw; None where the exchange does not fit the size."""
+    exchange = exchanges.MENU.make(text)
+    if exchange.servers > size:
+        with pytest.raises(WrongCommand):
+            exchange.check(Cluster.of_one_host(size))
+        return None
+    work = lambda comm: combine(comm, text, numel, compressor)  # noqa: E731
+    return run_ranks(size, work, servers=exchange.servers, serve=serve)[:size]
+
+
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("text", exchanges.MENU.names())
+@pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("numel", [1, 5, 1000, 70_001])
 def test_a_consensus_exchange_gives_everybody_the_same_sum(text, size, numel):
     if not exchanges.MENU.make(text).consensus:
         return
-    found = run_ranks(size, lambda comm: combine(comm, text, numel))
+    found = on_ranks(size, text, numel) or []
     expected = sum(kept for kept, _, _, _ in found)
     for _, _, out, _ in found:
         assert torch.equal(out, expected)
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("text", exchanges.MENU.names())
+@pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("compressor", compressors.MENU.names())
 def test_an_exchange_never_writes_its_source(text, size, compressor):
-    for kept, src, _, _ in run_ranks(size, lambda comm: combine(comm, text, 333, compressor)):
+    for kept, src, _, _ in on_ranks(size, text, 333, compressor) or ():
         assert torch.equal(kept, src)
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("text", exchanges.MENU.names())
+@pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("compressor", compressors.MENU.names())
 @pytest.mark.parametrize("numel", [1, 64, 12_345])
 def test_counted_bytes_are_the_declared_ones(text, size, compressor, numel):
     layout = Layout((Slot("x", numel),), 4, 0)
     nbytes = compressors.MENU.make(compressor).nbytes(layout, Chunk(0, 0, numel))
-    rounds = exchanges.MENU.make(text).traffic(nbytes, Cluster.of_one_host(size))
-    for rank, (_, _, _, got) in enumerate(run_ranks(size, lambda comm: combine(comm, text, numel, compressor))):
-        declared = [0] * size
+    exchange = exchanges.MENU.make(text)
+    rounds = exchange.traffic(nbytes, Cluster.of_one_host(size))
+    for rank, (_, _, _, got) in enumerate(on_ranks(size, text, numel, compressor) or ()):
+        declared = [0] * (size + exchange.servers)
         for flow in (flow for flows in rounds for flow in flows if flow.dst == rank):
             declared[flow.src] += flow.nbytes
         assert got == declared

@@ -38,3 +38,16 @@ def slow():
         return model(batch).sum()
 
     return Workload(model, loss, lambda ids: torch.ones(len(ids), 4), unit="row")
+
+
+def slow_on_rank_zero():
+    """Rank 0 takes a twentieth of a second longer than the others."""
+    import time
+
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+
+    def loss(model, batch):
+        time.sleep(0.05 if os.environ.get("RANK") == "0" else 0.0)
+        return model(batch).square().mean()
+
+    return Workload(model, loss, lambda ids: torch.ones(len(ids), 4), unit="row")

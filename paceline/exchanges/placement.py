@@ -1,0 +1,60 @@
+"""Which rank of a parameter server adds which piece of a chunk.
+
+n workers and k dedicated servers of the same bandwidth are all done at the same time when they hold
+
+    a dedicated server    2 (n-1) / (n^2 + kn - 2k)    of all bytes
+    a co-located one        (n-k) / (n^2 + kn - 2k)
+
+Pieces of a chunk go, one after another, to the holder that has least for its share. Workers and servers
+compute the same placement by themselves: it depends on the chunks alone.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from paceline.types import Piece, spread
+
+LARGEST = 4_096_000  # bytes of one piece
+SMALLEST = 16_384  # below this, cutting costs more messages than balance is worth
+GRAIN = 64  # bytes: pieces are cut at cache lines
+
+
+def shares(workers: int, servers: int, colocated: bool) -> tuple[float, ...]:
+    """What each rank holds, workers first, as parts of one."""
+    n, k = workers, servers
+    if not colocated or n == k == 1:
+        return (0.0,) * n + (1.0 / k,) * k
+    whole = n * n + k * n - 2 * k
+    return ((n - k) / whole,) * n + (2 * (n - 1) / whole,) * k
+
+
+class Placer:
+    """Places chunks as they come, and gives the same answer for the same chunk again."""
+
+    def __init__(self, parts: tuple[float, ...]) -> None:
+        self._parts = parts
+        self._holders = [rank for rank, part in enumerate(parts) if part > 0]
+        self.loads = [0] * len(parts)
+        self._known: dict[tuple[int, int, int], tuple[Piece, ...]] = {}
+
+    def pieces(self, chunk: int, numel: int, itemsize: int) -> tuple[Piece, ...]:
+        """Who adds which range of a chunk; the number of the chunk is only a name."""
+        key = (chunk, numel, itemsize)
+        if key not in self._known:
+            self._known[key] = tuple(self._place(numel, itemsize))
+        return self._known[key]
+
+    def _place(self, numel: int, itemsize: int) -> list[Piece]:
+        nbytes = numel * itemsize
+        least = min(self._parts[rank] for rank in self._holders)
+        limit = max(SMALLEST, min(LARGEST, int(nbytes * least / 8)))
+        bounds = spread(numel, -(-nbytes // limit), grain=max(1, GRAIN // itemsize))
+        placed = [Piece(self._take((b - a) * itemsize), a, b) for a, b in pairwise(bounds)]
+        return [piece for piece in placed if piece.stop > piece.start]
+
+    def _take(self, nbytes: int) -> int:
+        """The holder that would have least for its share, the last one first: dedicated servers are at the end."""
+        rank = min(reversed(self._holders), key=lambda holder: (self.loads[holder] + nbytes) / self._parts[holder])
+        self.loads[rank] += nbytes
+        return rank

@@ -1,0 +1,106 @@
+"""A parameter server: every piece of a chunk has an owner, which adds up what all workers push; all pull the sum.
+
+    worker 0   | a0 | b0 | c0 |  --a0-->  server 0: a0 + a1  -->  | a | b | c |
+    worker 1   | a1 | b1 | c1 |  --b1-->  server 1: b0 + b1  -->  | a | b | c |
+
+ps(servers=2)                     two more processes, and workers own pieces too (see placement.py for how much)
+ps(servers=2, colocated=false)    all pieces on the two servers
+ps                                no server: every worker owns a part, which is reduce-scatter and all-gather
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from paceline.errors import BadMember, WrongCommand
+from paceline.exchanges.placement import Placer, shares
+from paceline.exchanges.works import coded
+from paceline.menu import Member
+from paceline.protocols import Codec, Comm, Payload, Work
+from paceline.types import Chunk, Cluster, Flow, Lane, Unit, View
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Ps(Member):
+    servers: int = 0
+    colocated: bool = True
+
+    name: ClassVar[str] = "ps"
+    consensus: ClassVar[bool] = True
+    phases: ClassVar[int] = 1
+    takes_topology: ClassVar[bool] = False
+    shares_results: ClassVar[bool] = True
+    topology: ClassVar[None] = None
+
+    def __post_init__(self) -> None:
+        if self.servers < 0:
+            raise BadMember(f"{self}", why="there cannot be fewer than no servers", remedy="ps(servers=1)")
+        if not self.servers and not self.colocated:
+            raise BadMember(f"{self}", why="nobody would own anything", remedy="ps(servers=1, colocated=false)")
+
+    def check(self, cluster: Cluster) -> None:
+        if self.servers > cluster.size:
+            raise WrongCommand(
+                f"exchange {self} with {cluster.size} workers",
+                why="more servers than workers cannot help: each worker already has a server's bandwidth",
+                remedy=f"ps(servers={cluster.size})",
+            )
+
+    def join(self, comm: Comm, view: View, lane: Lane) -> PsChannel:
+        return PsChannel(service_of(self, comm), self.colocated)
+
+    def traffic(self, nbytes: int, cluster: Cluster) -> Sequence[Sequence[Flow]]:
+        """Servers count as ranks after the workers."""
+        n = cluster.size
+        pieces = Placer(shares(n, self.servers, self.colocated)).pieces(0, nbytes, 1)
+        away = [(w, p.owner, p.stop - p.start) for p in pieces for w in range(n) if w != p.owner]
+        pushes = [Flow(worker, owner, length) for worker, owner, length in away]
+        return [pushes, [Flow(owner, worker, length) for worker, owner, length in away]]
+
+
+def service_of(exchange: Ps, comm: Comm) -> Any:
+    """The way to the servers that a run was started with, or to none."""
+    from paceline.comm.service import Service
+
+    started = comm.service.servers if comm.service is not None else 0
+    if exchange.servers != started:
+        raise WrongCommand(
+            f"exchange {exchange}",
+            why=f"this job was started with {started} server processes",
+            remedy=f"paceline run --exchange '{exchange}' ...",
+        )
+    return comm.service if started else Service(comm, 0)
+
+
+class PsChannel:
+    """Sums by owners; payloads of a codec are placed like chunks."""
+
+    def __init__(self, service: Any, colocated: bool) -> None:
+        self.memory = service
+        self._lane = service.open_lane(colocated)
+        self._placer = Placer(shares(service.size, service.servers, colocated))
+
+    def start(self, unit: Unit, chunk: Chunk, src: Tensor, dst: Tensor, codec: Codec | None) -> Work:
+        if codec is None:
+            return self._sum(unit, chunk, src, dst)
+
+        def combine(payload: Payload) -> Work:
+            return self._sum(unit, chunk, payload.tensor, payload.out)
+
+        return coded(codec.rounds(chunk, src, dst), combine)
+
+    def _sum(self, unit: Unit, chunk: Chunk, src: Tensor, dst: Tensor) -> Work:
+        pieces = self._placer.pieces(chunk.index, src.numel(), src.itemsize)
+        work: Work = self.memory.sum_by(src, dst, pieces, lane=self._lane, chunk=chunk.index, step=unit.step, key=unit)
+        return work
+
+    def state(self) -> Mapping[str, Any]:
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        pass

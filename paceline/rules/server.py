@@ -1,0 +1,276 @@
+"""Parameters live on servers: workers push gradients, servers run the optimizer, workers pull parameters.
+
+    server                      once per step, on the mean gradient of all workers
+    server(staleness=3)         on every push as it arrives; nobody finishes more than 3 steps ahead of the slowest
+    server(staleness=async)     on every push as it arrives, no bound
+
+Without a common step a push counts 1/n, so that n pushes move as far as one step on the mean. The optimizer is
+built on the servers from its name and settings, which travel as text; it must work element by element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from paceline.errors import BadMember, WrongCommand
+from paceline.exchanges.placement import Placer, shares
+from paceline.exchanges.ps import service_of
+from paceline.menu import Member
+from paceline.protocols import Codec, Comm, Work
+from paceline.rules.context import Context
+from paceline.types import Chunk, Cluster, Flow, Lane, Unit, View
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# Optimizers of torch whose update of an element depends on this element's gradient and state alone.
+ELEMENTWISE = ("SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Adagrad", "Adadelta", "RMSprop", "Rprop", "ASGD")
+LANE = Lane("gradient", needs_consensus=True, lossy_ok=True)
+
+
+@dataclass(frozen=True)
+class Server(Member):
+    staleness: str = "0"
+
+    name: ClassVar[str] = "server"
+    lanes: ClassVar[tuple[Lane, ...]] = (LANE,)
+    leaves: ClassVar[str] = "backward"
+    due: ClassVar[str] = "update"
+    needs: ClassVar[str] = "servers"
+
+    def __post_init__(self) -> None:
+        if self.staleness != "async" and not self.staleness.isdecimal():
+            raise BadMember(f"{self}", why="staleness is a number of steps, or async", remedy="server(staleness=3)")
+
+    @property
+    def same_result(self) -> bool:
+        return self.bound == 0
+
+    @property
+    def bound(self) -> int | None:
+        """Steps that a worker may be ahead of the slowest; None is no bound."""
+        return None if self.staleness == "async" else int(self.staleness)
+
+    def bind(self, context: Context) -> ServerDuty:
+        return ServerDuty(context, self)
+
+
+class Pushes:
+    """The exchange of this rule: chunks of gradient leave, chunks of parameters come back."""
+
+    name: ClassVar[str] = "pushes"
+    phases: ClassVar[int] = 1
+    takes_topology: ClassVar[bool] = False
+    shares_results: ClassVar[bool] = True
+    consensus: ClassVar[bool] = True
+
+    def __init__(self, exchange: Any, bound: int | None) -> None:
+        self._exchange, self._bound = exchange, bound
+        self.servers: int = exchange.servers
+
+    def check(self, cluster: Cluster) -> None:
+        self._exchange.check(cluster)
+
+    def traffic(self, nbytes: int, cluster: Cluster) -> Sequence[Sequence[Flow]]:
+        flows: Sequence[Sequence[Flow]] = self._exchange.traffic(nbytes, cluster)
+        return flows
+
+    def join(self, comm: Comm, view: View, lane: Lane) -> PushChannel:
+        service = service_of(self._exchange, comm)
+        return PushChannel(service if self._bound == 0 else service.join_crew())
+
+
+class PushChannel:
+    def __init__(self, service: Any) -> None:
+        self.memory = service
+        self._lane = service.open_lane(colocated=False)
+        self._placer = Placer(shares(service.size, service.servers, colocated=False))
+
+    def start(self, unit: Unit, chunk: Chunk, src: Tensor, dst: Tensor, codec: Codec | None) -> Work:
+        return self.push("update", unit, chunk, src, dst)
+
+    def push(self, word: str, unit: Unit, chunk: Chunk, src: Tensor, dst: Tensor) -> Work:
+        pieces = self._placer.pieces(chunk.index, src.numel(), src.itemsize)
+        work: Work = self.memory.sum_by(
+            src, dst, pieces, word=word, lane=self._lane, chunk=chunk.index, step=unit.step, key=unit
+        )
+        return work
+
+    def state(self) -> Mapping[str, Any]:
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        pass
+
+
+class ServerDuty:
+    """Moves gradients into the arena; what comes back are parameters."""
+
+    averages_gradients = True
+
+    def __init__(self, context: Context, rule: Server) -> None:
+        import torch
+
+        self._torch, self.context, self.bound = torch, context, rule.bound
+        check_optimizer(context.optimizer)
+        self._pushes = Pushes(context.exchange, rule.bound)
+        self.engine = context.open_lane(LANE, self._pushes)
+        self._channel: Any = self.engine.channel
+        self._channel.memory.tell("ready")
+        self._parameters = [context.parameters[k] for k in self.engine.order]
+        self._slots = {id(parameter): slot for slot, parameter in enumerate(self._parameters)}
+        self._settings: Any = None
+        self._placed = False
+        self.steps = 0
+        # When the last gradient of each step left and when its parameters were back, for the record.
+        self.pushed: list[float] = []
+        self.pulled: list[float] = []
+
+    def begin(self) -> None:
+        self.factor = 1.0 / (self.context.comm.size * self.context.accumulate)
+        self._begun = False
+
+    def _begin(self) -> None:
+        """With the first gradient: what a scheduler did after the last step holds for this one."""
+        self._begun = True
+        self._describe()
+        if not self._placed:
+            self._place()
+        self.engine.begin(self.steps)
+
+    def _describe(self) -> None:
+        """Tell the servers what the optimizer is set to: rank 0's word for all, or each its own when it changes."""
+        optimizer = self.context.optimizer
+        settings = {
+            "optimizer": type(optimizer).__name__,
+            "groups": [_plain(group) for group in optimizer.param_groups],
+            "bound": self.bound,
+            "chunks": len(self.engine.chunks),
+            "segments": self._segments(),
+        }
+        if self.bound == 0 or settings != self._settings:
+            self._settings = settings
+            self._channel.memory.tell_text(settings)
+
+    def _segments(self) -> list[list[list[int]]]:
+        """For every arena the ranges of neighboring slots that are in one parameter group: start, stop, group."""
+        groups = {id(p): k for k, g in enumerate(self.context.optimizer.param_groups) for p in g["params"]}
+        found, slot = [], 0
+        for arena in self.engine.arenas:
+            ranges: list[list[int]] = []
+            for start, stop in pairwise(arena.layout.offsets):
+                group = groups.get(id(self._parameters[slot]), -1)
+                if ranges and ranges[-1][2] == group:
+                    ranges[-1][1] = stop
+                else:
+                    ranges.append([start, stop, group])
+                slot += 1
+            found.append(ranges)
+        return found
+
+    def _place(self) -> None:
+        """Parameters move to the servers."""
+        with self._torch.no_grad():
+            for slot, parameter in enumerate(self._parameters):
+                self.engine.source(slot).copy_(parameter)
+            for chunk in self.engine.chunks:
+                arena, part = self.engine.arenas[chunk.arena], slice(chunk.start, chunk.stop)
+                unit = Unit(self.steps, chunk.index)
+                self._channel.push("begin", unit, chunk, arena.source[part], arena.result[part]).wait()
+        self._placed = True
+
+    def on_grad(self, parameter: Tensor) -> None:
+        if not self._begun:
+            self._begin()
+        slot, fresh = self._slots[id(parameter)], parameter.grad
+        assert fresh is not None, "autograd has just filled it"
+        if fresh.layout != self.engine.source(slot).layout:
+            fresh = fresh.to_dense()
+        self._torch.mul(fresh, self.factor, out=self.engine.source(slot))
+        parameter.grad = None
+        self._offer(slot)
+
+    def _offer(self, slot: int) -> None:
+        if len(self.engine.arrived) + 1 == len(self._parameters):
+            self.pushed.append(self.context.clock())
+        self.engine.offer(slot)
+
+    def leave(self) -> None:
+        """A parameter without a gradient counts as one with a zero gradient."""
+        if not self._begun:
+            self._begin()
+        for slot in self.engine.missing():
+            self.engine.source(slot).zero_()
+            self._offer(slot)
+
+    def wait(self) -> None:
+        self.engine.finish()
+        self.pulled.append(self.context.clock())
+
+    def sound(self) -> bool:
+        return True
+
+    def update(self) -> None:
+        """What the servers made of the gradients."""
+        views = [view for arena in self.engine.arenas for view in arena.result_views]
+        with self._torch.no_grad():
+            for parameter, view in zip(self._parameters, views, strict=True):
+                parameter.copy_(view)
+        # A learning-rate scheduler looks here for whether it comes before the first step.
+        self.context.optimizer._opt_called = True  # type: ignore[attr-defined]
+        self.steps += 1
+
+    def synchronize(self) -> None:
+        raise WrongCommand(
+            "synchronize() with rule server", why="the mean gradient is on the servers", remedy="--rule grad"
+        )
+
+    def evaluate(self, loss: Tensor) -> Tensor:
+        raise WrongCommand(
+            "step(closure) with rule server", why="the optimizer is on the servers", remedy="--rule grad"
+        )
+
+    def discard(self) -> None:
+        """Nothing leaves before backward."""
+
+    def state(self) -> Mapping[str, Any]:
+        return {"steps": self.steps}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """The model's parameters move to the servers again."""
+        self.steps, self._placed = state["steps"], False
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """R2, for an optimizer that a user made."""
+    name = type(optimizer).__name__
+    if name not in ELEMENTWISE or not type(optimizer).__module__.startswith("torch.optim"):
+        raise WrongCommand(
+            f"rule server with {name}",
+            why="servers hold pieces of tensors, so the optimizer must work element by element",
+            remedy=f"one of torch.optim's {', '.join(ELEMENTWISE[:4])}, ...; or --rule grad",
+        )
+
+
+def _plain(group: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a parameter group as JSON has them."""
+    return {key: _number(value) for key, value in group.items() if key != "params"}
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_number(each) for each in value]
+    return value if isinstance(value, (int, float, str, bool, type(None))) else float(value)
+
+
+def largest_lead(pushed: Sequence[Sequence[float]], pulled: Sequence[Sequence[float]]) -> int:
+    """How many steps a worker had finished more than the slowest had pushed, at worst; clocks must be one."""
+    worst = 0
+    for times in pulled:
+        for done, moment in enumerate(times, start=1):
+            slowest = min(sum(left <= moment for left in others) for others in pushed)
+            worst = max(worst, done - slowest)
+    return worst
