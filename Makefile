@@ -38,6 +38,7 @@ bench: $(READY) ## the performance claims, each as a ratio against a peer in the
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[peers]'
 	$(BIN)/python benchmarks/allreduce.py
 	$(BIN)/python benchmarks/against_ddp.py
+	$(BIN)/python benchmarks/exchanges.py
 
 clean: ## everything that make has made
 	rm -rf .venv build dist runs *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -19,13 +19,13 @@ from paceline.launchers.local import Local
 RANK_WORD = "as-rank"
 
 
-def on_ranks(script: str, size: int, task: Any) -> Any:
-    """Run `script as-rank` on `size` processes with one thread each; what rank 0 wrote comes back."""
+def on_ranks(script: str, size: int, task: Any, servers: int = 0) -> Any:
+    """Run `script as-rank` on `size` processes (and servers) with one thread each; what rank 0 wrote comes back."""
     with job_folder() as folder:
         (folder / "task.json").write_text(json.dumps(task))
         environ = {**os.environ, "OMP_NUM_THREADS": "1"}
         argv = [sys.executable, script, RANK_WORD]
-        with Local().start(argv, workers=size, folder=folder, environ=environ, prefix=False) as job:
+        with Local().start(argv, workers=size, servers=servers, folder=folder, environ=environ, prefix=False) as job:
             job.wait()
         return json.loads((folder / "found.json").read_text())
 
