@@ -39,6 +39,8 @@ class Machine:
 def axes_of(run: Run) -> Axes:
     """The members that a run names: its strategy's, each replaced by an axis that is given."""
     strategy = find(run.strategy or "allreduce")
+    if strategy.across and not list(_nodes(run, Machine())) and run.cluster.count > 1:
+        strategy = replace(strategy, exchange=strategy.across)
     members = {}
     for axis, menu in MENUS.items():
         given = getattr(run, FLAGS.get(axis, axis))

@@ -9,7 +9,10 @@ from paceline.errors import UnknownName
 
 @dataclass(frozen=True)
 class Strategy:
-    """A bundle of axes. `stands_for` is the published system; `same_result` as all-reduce or not."""
+    """A bundle of axes. `stands_for` is the published system; `same_result` as all-reduce or not.
+
+    `across` replaces the exchange where ranks are on several nodes, if the published system did so.
+    """
 
     name: str
     stands_for: str
@@ -19,6 +22,7 @@ class Strategy:
     compressor: str = "none"
     membership: str = "fixed"
     same_result: bool = True
+    across: str = ""
 
 
 STRATEGIES = {
@@ -42,6 +46,7 @@ STRATEGIES = {
             "BlueFog: averaging with one neighbor per step",
             rule="awc",
             exchange="neighbor(one_peer(exp2))",
+            across="neighbor(inner_outer)",
             same_result=False,
         ),
         Strategy(

@@ -143,3 +143,8 @@ def test_a_topology_of_the_command_line_replaces_that_of_a_strategy():
 
 def test_local_rules_leave_a_note_about_convergence():
     assert any("changes convergence" in note for note in compose(Run(workers=4, strategy="local_sgd")).notes)
+
+
+def test_neighbor_allreduce_crosses_nodes_with_one_rank_at_a_time():
+    assert str(compose(Run(workers=4, strategy="neighbor_allreduce")).topology) == "one_peer(exp2)"
+    assert str(compose(Run(workers=4, nodes="2x2", strategy="neighbor_allreduce")).topology) == "inner_outer"
