@@ -8,6 +8,7 @@ arena is a Codec, a rule bound to an engine is a Duty.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from paceline.types import (
@@ -37,6 +38,44 @@ class Work(Protocol):
     def wait(self, deadline: float | None = None) -> None: ...
 
     def done(self) -> bool: ...
+
+
+class Buffers(Protocol):
+    """One-sided memory of one window: every rank owns one buffer per source, and its own value for those who get.
+
+    Nobody but a lock is waited for. Reads and writes of one buffer never overlap, so that what lies in one buffer
+    is never torn. Ranks are those of the comm.
+    """
+
+    sources: tuple[int, ...]
+    targets: tuple[int, ...]
+
+    def empty(self) -> Tensor:
+        """A vector of zeros of the window's length and dtype."""
+
+    def show(self, tensor: Tensor) -> None:
+        """This is what others get from now on."""
+
+    def put(self, target: int, tensor: Tensor, weight: float = 1.0) -> Work:
+        """This rank's buffer on the target becomes weight x tensor."""
+
+    def accumulate(self, target: int, tensor: Tensor, weight: float = 1.0) -> Work:
+        """This rank's buffer on the target grows by weight x tensor."""
+
+    def get(self, source: int, weight: float = 1.0) -> Work:
+        """The buffer for a source becomes weight x what the source shows."""
+
+    def fold(self, source: int, into: Tensor, weight: float = 1.0, *, clear: bool = False) -> bool:
+        """into += weight x the buffer for a source, if anything came since it was cleared; says whether."""
+
+    def versions(self) -> dict[int, int]:
+        """How often each buffer was written since this rank last folded it."""
+
+    def mutex(self, rank: int, deadline: float | None = None) -> AbstractContextManager[None]:
+        """A lock of each rank that means what its users agree on."""
+
+    def free(self) -> None:
+        """Collective."""
 
 
 class Comm(Protocol):
@@ -81,6 +120,9 @@ class Comm(Protocol):
 
     def mix(self, src: Tensor, dst: Tensor, mixing: Mixing, key: object = "") -> Work:
         """dst = keep x src + the weighted src of other ranks, who must name this rank as a target."""
+
+    def window(self, numel: int, dtype: Any, sources: Sequence[Sequence[int]], shows: bool = True) -> Buffers:
+        """One-sided memory: sources[r] may write to rank r. Without `shows` nothing can be got. Collective."""
 
     def split(self, groups: Sequence[Sequence[int]]) -> Comm:
         """The comm of this rank's group. Groups cover all ranks; ranks are positions in the group. Collective."""
@@ -165,6 +207,7 @@ class Exchange(Protocol):
     name: ClassVar[str]
     phases: ClassVar[int]
     takes_topology: ClassVar[bool]
+    asynchronous: ClassVar[bool]  # whether it takes what has arrived instead of waiting for this step's
     shares_results: ClassVar[bool]  # whether it fills one memory for all ranks where the comm offers that
 
     @property

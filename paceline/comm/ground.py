@@ -6,12 +6,16 @@ How one rank sees the memory of another is left to the comm (`shm`: memfd; `thre
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from paceline.comm.queue import Counters, Op, Queue
+
+if TYPE_CHECKING:
+    from paceline.comm.mutex import Lock
+    from paceline.comm.window import SharedBuffers
 
 STAGING = 1 << 20  # bytes per rank of one staging place
 PLACES = 4  # staging places, so that copying in, adding and copying out overlap
@@ -32,6 +36,7 @@ class Ground:
         self.rank, self.size, self.counters = rank, size, counters
         self.queue = Queue(counters, deadline)
         self.received = [0] * size
+        self.windows: list[SharedBuffers] = []  # those that are not freed
         self._places: dict[int, Staging] = {}
         self._next_place = 0
         self._registered: list[tuple[int, int, Sequence[Tensor]]] = []
@@ -43,6 +48,10 @@ class Ground:
 
     def map_one(self, nbytes: int) -> Tensor:
         """One byte vector for all ranks. Collective."""
+        raise NotImplementedError
+
+    def lock(self, line: Tensor, create: bool) -> Lock:
+        """A lock on a line of memory that map_all gave; its owner creates it and a barrier follows."""
         raise NotImplementedError
 
     def barrier(self, deadline: float | None = None) -> None:
@@ -93,6 +102,7 @@ class Ground:
 
     def clear(self) -> None:
         self._registered.clear()
+        self.windows.clear()
         self._places.clear()
 
 

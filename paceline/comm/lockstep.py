@@ -16,6 +16,8 @@ from torch import Tensor
 from paceline.comm.ground import STAGING, Ground, typed
 from paceline.comm.queue import Op, QueueWork
 from paceline.comm.sums import add_up, sum_into
+from paceline.comm.window import SharedBuffers
+from paceline.errors import WrongCommand
 from paceline.types import Mixing, Piece, spread
 
 DIRECT = 1 << 15  # bytes: up to here every rank adds everything itself, which saves one round of waiting
@@ -168,6 +170,14 @@ class Lockstep:
         waits_for, readers = (tuple(self.members[peer] for peer in peers) for peers in around)
         return self._read("mix", src, key, share, waits_for, readers)
 
+    def window(
+        self, numel: int, dtype: torch.dtype, sources: Sequence[Sequence[int]], shows: bool = True
+    ) -> SharedBuffers:
+        """Memory that sources[r] may write on rank r without its help; of the whole comm. Collective."""
+        if self.size != self._ground.size:
+            raise WrongCommand("a window of some ranks", why="its memory belongs to all of them")
+        return SharedBuffers(self._ground, numel, dtype, sources, shows)
+
     def split(self, groups: Sequence[Sequence[int]]) -> Lockstep:
         """The comm of this rank's group. Groups cover all ranks; each makes the same calls with the same sizes."""
         mine = next(group for group in groups if self.rank in group)
@@ -250,7 +260,11 @@ class Lockstep:
 
     def received(self) -> tuple[int, ...]:
         """Bytes that this rank got so far from each rank of the whole ground, and from servers behind them."""
-        own = self._ground.received
+        windows = self._ground.windows
+        own = [
+            nbytes + sum(window.deposited(source) for window in windows)
+            for source, nbytes in enumerate(self._ground.received)
+        ]
         return (
             tuple(own)
             if self.service is None

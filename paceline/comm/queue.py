@@ -27,6 +27,8 @@ DEADLINE = 300.0  # seconds; a compile or a checkpoint on one rank must fit in
 class Counters(Protocol):
     """Two counters per rank that all ranks can read, and a way to sleep until one moves."""
 
+    size: int
+
     def value(self, kind: int, rank: int) -> int: ...
 
     def bump(self, kind: int) -> None: ...

@@ -20,6 +20,7 @@ from torch import Tensor
 from paceline.comm import futex, memory
 from paceline.comm.ground import Ground
 from paceline.comm.lockstep import Lockstep
+from paceline.comm.mutex import Lock, ProcessMutex
 from paceline.comm.queue import DEADLINE
 from paceline.comm.store import Store
 from paceline.errors import PeerLost
@@ -33,8 +34,8 @@ _RUNNING, _LEFT, _FAILED = 1, 2, 3
 class FutexCounters:
     """Two counters per rank in a control segment."""
 
-    def __init__(self, rank: int, control: Tensor) -> None:
-        self._rank, self._control = rank, control
+    def __init__(self, rank: int, size: int, control: Tensor) -> None:
+        self._rank, self._control, self.size = rank, control, size
         self._words: Any = (ctypes.c_uint32 * (control.numel() // 4)).from_address(control.data_ptr())
         self._base = control.data_ptr()
         self._words[self._at(PID, rank)] = os.getpid()
@@ -90,7 +91,7 @@ class ShmGround(Ground):
         control, number = self._open_control(rank, words + 8 * size, store, deadline, name)
         # One number per rank behind the counters: the descriptor of the segment that it is handing out.
         self._announced = control[words : words + 8 * size].view(torch.int64)
-        self._futexes = FutexCounters(rank, control)
+        self._futexes = FutexCounters(rank, size, control)
         super().__init__(rank, size, self._futexes, deadline)
         self.barrier()
         if number >= 0:
@@ -110,6 +111,12 @@ class ShmGround(Ground):
 
     def map_one(self, nbytes: int) -> Tensor:
         return self._hand_out(nbytes, range(1))[0]
+
+    def lock(self, line: Tensor, create: bool) -> Lock:
+        mutex = ProcessMutex(line.data_ptr())
+        if create:
+            mutex.create()
+        return Lock(mutex, line, self.rank, self._futexes, self.queue.deadline)
 
     def _hand_out(self, nbytes: int, owners: range) -> list[Tensor]:
         """Owners create a segment and announce its number; everybody maps all; then the numbers are closed."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from paceline.comm.ground import Ground
 from paceline.comm.lockstep import Lockstep
+from paceline.comm.mutex import Lock, held_already
 from paceline.comm.service import Attendant, Service
 
 
@@ -23,13 +24,33 @@ class ThreadGroup:
         self.counts = [[0] * size, [0] * size]
         self.excuses: list[str | None] = [None] * size
         self.table: list[Tensor | None] = [None] * size
+        self.mutexes: dict[int, ThreadMutex] = {}
+
+
+class ThreadMutex:
+    """A lock of this process; a rank that takes it twice is told so."""
+
+    def __init__(self) -> None:
+        self._lock, self._holder = threading.Lock(), 0
+
+    def acquire(self, seconds: float) -> bool:
+        if self._holder == threading.get_ident():
+            raise held_already()
+        taken = self._lock.acquire(timeout=seconds)
+        if taken:
+            self._holder = threading.get_ident()
+        return taken
+
+    def release(self) -> None:
+        self._holder = 0
+        self._lock.release()
 
 
 class ConditionCounters:
     """Two counters per rank behind one condition."""
 
     def __init__(self, rank: int, group: ThreadGroup) -> None:
-        self._rank, self._group = rank, group
+        self._rank, self._group, self.size = rank, group, group.size
 
     def value(self, kind: int, rank: int) -> int:
         return self._group.counts[kind][rank]
@@ -70,6 +91,11 @@ class ThreadGround(Ground):
         if self.rank == 0:
             self._group.table[0] = torch.zeros(nbytes, dtype=torch.uint8)
         return self._collect(range(1))[0]
+
+    def lock(self, line: Tensor, create: bool) -> Lock:
+        """One mutex per address; memory that is used again finds it released."""
+        mutex = self._group.mutexes.setdefault(line.data_ptr(), ThreadMutex())
+        return Lock(mutex, line, self.rank, self.counters, self.queue.deadline)
 
     def _collect(self, owners: range) -> list[Tensor]:
         self.barrier()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import os
+import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -18,8 +19,9 @@ from torch import Tensor
 
 from paceline.comm.lockstep import Combine, parts_of
 from paceline.comm.queue import DEADLINE
+from paceline.comm.served import ServedBuffers, WindowService
 from paceline.comm.sums import add_up, sum_into
-from paceline.errors import PeerLost
+from paceline.errors import PeerLost, WrongCommand
 from paceline.types import Mixing, Piece, spread
 
 _WIDER = {torch.int16: torch.int32, torch.uint16: torch.int32, torch.uint32: torch.int64, torch.bool: torch.int32}
@@ -107,6 +109,8 @@ class TorchDist:
         self.members = tuple(range(size))
         self._received = [0] * size
         self._tags = 0
+        self._windows: WindowService | None = None
+        self._written, self._counting = [0] * size, threading.Lock()
         self._owns = not dist.is_initialized()
         if self._owns:
             if len(set(self.placement)) == 1:
@@ -246,6 +250,26 @@ class TorchDist:
             return TorchWork(self, None, "")
         return self._start("mix", key, Together(works), combine)
 
+    def window(
+        self, numel: int, dtype: torch.dtype, sources: Sequence[Sequence[int]], shows: bool = True
+    ) -> ServedBuffers:
+        """Memory that sources[r] may write on rank r, through a thread of that rank. Collective."""
+        if self.backend != "gloo":
+            raise WrongCommand(f"a window over {self.backend}", why="it has no one-sided calls", remedy="--comm gloo")
+        if self.size != dist.get_world_size():
+            raise WrongCommand("a window of some ranks", why="it belongs to all of them")
+        if self._windows is None:
+            self._windows = WindowService(self)
+        return ServedBuffers(self._windows, numel, dtype, sources)
+
+    def count(self, source: int, nbytes: int) -> None:
+        """Bytes of a window came from a rank; threads call it."""
+        with self._counting:
+            self._written[source] += nbytes
+
+    def started(self, what: str, work: Any, after: Callable[[], Any] | None = None) -> TorchWork:
+        return TorchWork(self, work, what, after)
+
     def split(self, groups: Sequence[Sequence[int]]) -> TorchDist:
         """The comm of this rank's group; collective over all ranks."""
         made = [self._group_of(group) for group in groups]
@@ -280,7 +304,9 @@ class TorchDist:
 
     def received(self) -> tuple[int, ...]:
         """Of all groups of this process together."""
-        return tuple(self._received) if self.service is None else self.service.received()
+        if self.service is not None:
+            return self.service.received()
+        return tuple(map(sum, zip(self._received, self._written, strict=True)))
 
     def get_ready(self) -> None:
         """Nothing is taken on first use."""
@@ -290,6 +316,8 @@ class TorchDist:
         return None
 
     def close(self, failure: str = "") -> None:
+        if self._windows is not None:
+            self._windows.close(failure)
         if self.service is not None:
             self.service.close(failure)
         if self._owns and dist.is_initialized() and not failure:

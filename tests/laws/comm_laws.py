@@ -138,6 +138,43 @@ def counted_bytes_are_the_declared_ones(comm):
     comm.barrier()
 
 
+def windows_need_no_help_of_their_target(comm):
+    sources = [[(rank - 1) % comm.size] if comm.size > 1 else [] for rank in range(comm.size)]
+    window = comm.window(1000, torch.float64, sources)
+    before, mine = comm.received(), value(comm.rank, 1000, torch.float64)
+    window.show(mine)
+    comm.barrier()
+    for target in window.targets:
+        window.put(target, mine).wait()
+        work = window.accumulate(target, mine, 2.0)
+        work.wait()
+        assert work.done()
+    comm.barrier()
+    declared = [0] * comm.size
+    for source in window.sources:
+        declared[source] += 2 * 8000
+        assert window.versions() == {source: 2}
+        assert torch.equal(folded(window, source), 3 * value(source, 1000, torch.float64))
+        assert not window.fold(source, window.empty()), "it was cleared"
+        window.get(source, 0.5).wait()
+        assert torch.equal(folded(window, source), 0.5 * value(source, 1000, torch.float64))
+        declared[source] += 8000
+    assert [now - then for now, then in zip(comm.received(), before, strict=True)] == declared
+    for _ in range(5):
+        for rank in range(comm.size):
+            with window.mutex(rank):
+                pass
+    comm.barrier()
+    window.free()
+    assert [now - then for now, then in zip(comm.received(), before, strict=True)] == declared
+
+
+def folded(window, source):
+    into = window.empty()
+    assert window.fold(source, into, clear=True)
+    return into
+
+
 LAWS = (
     sums_of_any_tensor,
     sums_of_allocated_memory,
@@ -152,4 +189,5 @@ LAWS = (
     broadcasts_reach_everybody,
     broadcasts_keep_memory_formats,
     counted_bytes_are_the_declared_ones,
+    windows_need_no_help_of_their_target,
 )
