@@ -177,7 +177,7 @@ def _topology_is_used(run: Run, machine: Machine) -> Iterator[PacelineError]:
         yield WrongCommand(
             f"--topology {run.topology} beside --exchange {run.exchange}",
             why="both name a topology",
-            remedy=f"--exchange 'neighbor({run.topology})'",
+            remedy=f"--exchange '{exchange.name}({run.topology})'",
         )
     if not exchange.takes_topology:
         levels = exchange.topology is not None
@@ -267,6 +267,31 @@ def lossless_parameters(axes: Axes) -> Iterator[PacelineError]:
             )
 
 
+def stale_lanes(axes: Axes) -> Iterator[PacelineError]:
+    """R9: what must be of one step on all ranks cannot go through an exchange that waits for nobody."""
+    if not axes.exchange.asynchronous:
+        return
+    for lane in axes.rule.lanes:
+        if not lane.stale_ok and not lane.needs_consensus:
+            yield WrongCommand(
+                f"rule {axes.rule} over exchange {axes.exchange}",
+                why=f"the {lane.name} of all ranks must be of the same step, and this exchange takes what has arrived",
+                remedy="--exchange neighbor, or --rule atc",
+            )
+        if lane.tail == "mass" and axes.schedule.name != "bsp":
+            yield WrongCommand(
+                f"rule {axes.rule} over exchange {axes.exchange} with schedule {axes.schedule}",
+                why="chunks arrive by themselves, and only one of them carries the mass that all are divided by",
+                remedy="--schedule bsp",
+            )
+    if axes.compressor.loss != "none":
+        yield WrongCommand(
+            f"compressor {axes.compressor} with exchange {axes.exchange}",
+            why="it mixes values where they lie, not payloads",
+            remedy="--compress none",
+        )
+
+
 def elastic_steps_end(axes: Axes) -> Iterator[PacelineError]:
     """R4: elastic excludes schedules that cross the step."""
     if axes.membership.elastic and axes.schedule.crosses_step:
@@ -284,6 +309,13 @@ def one_step_for_all(run: Run, axes: Axes) -> Iterator[PacelineError]:
             f"--precision fp16 with rule {axes.rule}",
             why="ranks update by themselves, and one that overflows could not make the others skip",
             remedy="--precision bf16, or --rule grad",
+        )
+
+
+def one_sided_comm(run: Run, axes: Axes) -> Iterator[PacelineError]:
+    if axes.exchange.asynchronous and run.comm == "nccl":
+        yield WrongCommand(
+            f"--comm nccl with exchange {axes.exchange}", why="it has no one-sided calls", remedy="--comm gloo"
         )
 
 
@@ -326,13 +358,14 @@ def _fits(run: Run, axes: Axes) -> Iterator[PacelineError]:
     except WrongCommand as problem:
         yield problem
         return
-    for check in update_on_servers, one_step_for_all, sound_weights:
+    for check in update_on_servers, one_step_for_all, one_sided_comm, sound_weights:
         yield from check(run, axes)
 
 
 _AXES_CHECKS: tuple[Callable[[Axes], Iterator[PacelineError]], ...] = (
     consensus_lanes,
     lossless_parameters,
+    stale_lanes,
     elastic_steps_end,
 )
 
@@ -343,6 +376,8 @@ def _notes(run: Run, axes: Axes) -> Iterator[str]:
         yield note
     if not axes.rule.same_result:
         yield f"rule {axes.rule} changes convergence: compare accuracy, not only speed"
+    if axes.exchange.asynchronous:
+        yield f"{axes.exchange.name} takes what has arrived: no two runs are the same"
     if not axes.compressor.summable and axes.exchange.name == "allreduce":
         yield f"{axes.compressor} cannot be summed on the way: payloads travel as all-gather"
     if axes.compressor.biased and axes.compressor.loss == "lossy":

@@ -65,6 +65,13 @@ STRATEGIES = {
             exchange="neighbor(one_peer(exp2))",
             same_result=False,
         ),
+        Strategy(
+            "win_put",
+            "BlueFog: one-sided averaging, with whatever has arrived",
+            rule="awc",
+            exchange="window(one_peer(exp2))",
+            same_result=False,
+        ),
         Strategy("bsp", "ddl-benchmarks BSP-A2A: one message after backward", schedule="bsp"),
         Strategy("wfbp", "ddl-benchmarks WFBP-A2A: every tensor when it is ready", schedule="wfbp"),
     )

@@ -167,12 +167,14 @@ class Lane:
     """One vector that a rule sends through the exchange.
 
     tail: "flags" (one per slot: had a gradient), "mass" (one number, of push_sum) or "" (nothing)
+    stale_ok: whether what comes back may be of another step of another rank
     """
 
     name: str
     needs_consensus: bool
     lossy_ok: bool
     tail: str = ""
+    stale_ok: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,6 +114,14 @@ def test_a_rounding_compressor_leaves_a_note():
         ({"rule": "diloco", "exchange": "neighbor"}, "this exchange leaves them different"),
         ({"rule": "exact_diffusion", "exchange": "neighbor(exp2)"}, "diverges on a directed graph"),
         ({"rule": "atc", "exchange": "neighbor(star(uniform=true))"}, "converge to a wrong mean"),
+        ({"rule": "grad", "exchange": "window"}, "this exchange leaves them different"),
+        ({"rule": "gradient_tracking", "exchange": "window"}, "must be of the same step"),
+        ({"rule": "exact_diffusion", "exchange": "window(ring)"}, "must be of the same step"),
+        ({"rule": "push_sum", "exchange": "window(star)"}, "try: --schedule bsp"),
+        ({"rule": "atc", "exchange": "window(star(uniform=true))"}, "converge to a wrong mean"),
+        ({"strategy": "win_put", "compress": "cast"}, "compressor cast with exchange window"),
+        ({"strategy": "win_put", "comm": "nccl"}, "no one-sided calls"),
+        ({"exchange": "window(ring)", "topology": "exp2", "rule": "atc"}, "--exchange 'window(exp2)'"),
         ({"rule": "push_sum"}, "this exchange has none"),
         ({"rule": "push_sum", "exchange": "hierarchical(neighbor(ring))", "nodes": "2x2"}, "this exchange has none"),
         ({"rule": "atc", "precision": "fp16"}, "could not make the others skip"),
@@ -139,6 +147,11 @@ def test_neighbors_and_levels_are_refused_where_they_are_unsound(changes, compla
 def test_a_topology_of_the_command_line_replaces_that_of_a_strategy():
     found = compose(Run(workers=4, strategy="neighbor_allreduce", topology="ring"))
     assert str(found.exchange) == "neighbor(ring)"
+
+
+def test_what_waits_for_nobody_leaves_a_note():
+    assert any("takes what has arrived" in note for note in compose(Run(workers=4, strategy="win_put")).notes)
+    assert compose(Run(workers=4, rule="push_sum", exchange="window(star)", schedule="bsp")) is not None
 
 
 def test_local_rules_leave_a_note_about_convergence():

@@ -9,5 +9,6 @@ MENU = Menu(
         "ps": "paceline.exchanges.ps:Ps",
         "hierarchical": "paceline.exchanges.hierarchical:Hierarchical",
         "neighbor": "paceline.exchanges.neighbor:Neighbor",
+        "window": "paceline.exchanges.window:Window",
     },
 )

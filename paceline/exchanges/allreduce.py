@@ -28,6 +28,7 @@ class AllReduce(Member):
     phases: ClassVar[int] = 1
     servers: ClassVar[int] = 0
     takes_topology: ClassVar[bool] = False
+    asynchronous: ClassVar[bool] = False
     shares_results: ClassVar[bool] = True
     topology: ClassVar[None] = None
 

@@ -34,6 +34,7 @@ class Hierarchical(Member):
     phases: ClassVar[int] = 1
     servers: ClassVar[int] = 0
     takes_topology: ClassVar[bool] = False
+    asynchronous: ClassVar[bool] = False
     shares_results: ClassVar[bool] = False
 
     def __post_init__(self) -> None:

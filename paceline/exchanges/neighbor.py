@@ -30,6 +30,7 @@ class Neighbor(Member):
     phases: ClassVar[int] = 1
     servers: ClassVar[int] = 0
     takes_topology: ClassVar[bool] = True
+    asynchronous: ClassVar[bool] = False
     shares_results: ClassVar[bool] = False
 
     def __str__(self) -> str:

@@ -34,6 +34,7 @@ class Ps(Member):
     consensus: ClassVar[bool] = True
     phases: ClassVar[int] = 1
     takes_topology: ClassVar[bool] = False
+    asynchronous: ClassVar[bool] = False
     shares_results: ClassVar[bool] = True
     topology: ClassVar[None] = None
 

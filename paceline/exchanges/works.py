@@ -5,7 +5,7 @@ All ranks wait in the order of the plan, so the rounds of all chunks are called 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from paceline.protocols import Payload, Rounds, Work
 
@@ -25,6 +25,20 @@ class Chain:
     def done(self) -> bool:
         """Only a look: going on here would let ranks call in different orders."""
         return self._work is None
+
+
+class Together:
+    """Several works as one."""
+
+    def __init__(self, works: Sequence[Work]) -> None:
+        self._works = works
+
+    def wait(self, deadline: float | None = None) -> None:
+        for work in self._works:
+            work.wait(deadline)
+
+    def done(self) -> bool:
+        return all(work.done() for work in self._works)
 
 
 def coded(rounds: Rounds, combine: Callable[[Payload], Work]) -> Chain:

@@ -17,7 +17,7 @@ from paceline.rules.context import Carrier, Context
 from paceline.rules.local import LocalDuty, check_every
 from paceline.types import Lane
 
-PARAMETERS = Lane("parameters", needs_consensus=False, lossy_ok=False)
+PARAMETERS = Lane("parameters", needs_consensus=False, lossy_ok=False, stale_ok=True)
 EVERYBODY = Lane("parameters of all", needs_consensus=False, lossy_ok=False)
 
 

@@ -14,16 +14,17 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from paceline.menu import Member
-from paceline.rules.atc import PARAMETERS
 from paceline.rules.context import Context
 from paceline.rules.local import LocalDuty
 from paceline.types import Lane
+
+CORRECTED = Lane("corrected parameters", needs_consensus=False, lossy_ok=False)
 
 
 @dataclass(frozen=True)
 class ExactDiffusion(Member):
     name: ClassVar[str] = "exact_diffusion"
-    lanes: ClassVar[tuple[Lane, ...]] = (PARAMETERS,)
+    lanes: ClassVar[tuple[Lane, ...]] = (CORRECTED,)
     leaves: ClassVar[str] = "update"
     due: ClassVar[str] = "update"
     same_result: ClassVar[bool] = False
@@ -38,7 +39,7 @@ class ExactDiffusionDuty(LocalDuty):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._lane = self.carry(PARAMETERS)
+        self._lane = self.carry(CORRECTED)
         self._psi = [value.clone() for value in self.values()]
 
     def leave(self) -> None:

@@ -18,7 +18,7 @@ from paceline.rules.context import Context
 from paceline.rules.local import LocalDuty
 from paceline.types import Lane
 
-MASS = Lane("parameters with mass", needs_consensus=False, lossy_ok=False, tail="mass")
+MASS = Lane("parameters with mass", needs_consensus=False, lossy_ok=False, tail="mass", stale_ok=True)
 
 
 @dataclass(frozen=True)
@@ -35,21 +35,28 @@ class PushSum(Member):
 
 
 class PushSumDuty(LocalDuty):
-    """`x` is the mass of the parameters, `p` the mass of one; the model holds x / p."""
+    """`x` is the mass of the parameters, `masses` that of one in each arena; the model holds x / mass.
+
+    Arenas (one per dtype) travel by themselves; over windows they may do so at different speeds.
+    """
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._lane = self.carry(MASS)
         self.x = [value.clone() for value in self.values()]
-        self.p = 1.0
+        self.masses = [1.0] * len(self._lane.engine.arenas)
+
+    @property
+    def p(self) -> float:
+        return self.masses[0]
 
     def leave(self) -> None:
         before = [value.clone() for value in self.values()]
         self.local_update()
         for x, new, old in zip(self.x, self.values(), before, strict=True):
             x.add_(new - old)
-        for arena in self._lane.engine.arenas:
-            arena.tail.fill_(self.p)
+        for arena, mass in zip(self._lane.engine.arenas, self.masses, strict=True):
+            arena.tail.fill_(mass)
         self._lane.send(self.steps, self.x)
 
     def wait(self) -> None:
@@ -58,12 +65,14 @@ class PushSumDuty(LocalDuty):
     def update(self) -> None:
         for x, mixed in zip(self.x, self._lane.take(), strict=True):
             x.copy_(mixed)
-        self.p = float(self._lane.engine.arenas[0].result[-1])
-        self.adopt([x / self.p for x in self.x])
+        arenas = self._lane.engine.arenas
+        self.masses = [float(arena.result[-1]) for arena in arenas]
+        by_dtype = {arena.dtype: mass for arena, mass in zip(arenas, self.masses, strict=True)}
+        self.adopt([x / by_dtype[x.dtype] for x in self.x])
         self.steps += 1
 
     def state(self) -> Mapping[str, Any]:
-        return {"steps": self.steps, "x": [x.clone() for x in self.x], "p": self.p}
+        return {"steps": self.steps, "x": [x.clone() for x in self.x], "masses": list(self.masses)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self.steps, self.x, self.p = state["steps"], [x.clone() for x in state["x"]], state["p"]
+        self.steps, self.x, self.masses = state["steps"], [x.clone() for x in state["x"]], list(state["masses"])

@@ -11,6 +11,13 @@ from paceline.types import Chunk, Cluster, Lane, Layout, Slot, Unit, View
 
 SIZES = (1, 2, 3, 4, 8)
 TEXTS = (*exchanges.MENU.names(), "ps(servers=1)", "ps(servers=1, colocated=false)", "ps(servers=2)")
+
+
+def carries(text, compressor):
+    """What waits for nobody carries values as they are; compose refuses the rest."""
+    return compressor == "none" or not exchanges.MENU.make(text).asynchronous
+
+
 LANE = Lane("x", needs_consensus=False, lossy_ok=True)
 
 
@@ -29,6 +36,7 @@ def combine(comm, text, numel, compressor="none"):
     for phase in range(exchange.phases):
         chunk = Chunk(0, 0, numel)
         channel.start(Unit(0, 0, phase), chunk, src, dst, codec).wait()
+    comm.barrier()  # what others write into this rank's memory has arrived too
     got = [after - then for after, then in zip(comm.received(), before, strict=True)]
     out = dst.clone()
     comm.barrier()
@@ -62,6 +70,8 @@ def test_a_consensus_exchange_gives_everybody_the_same_sum(text, size, numel):
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("compressor", compressors.MENU.names())
 def test_an_exchange_never_writes_its_source(text, size, compressor):
+    if not carries(text, compressor):
+        return
     for kept, src, _, _ in on_ranks(size, text, 333, compressor) or ():
         assert torch.equal(kept, src)
 
@@ -71,6 +81,8 @@ def test_an_exchange_never_writes_its_source(text, size, compressor):
 @pytest.mark.parametrize("compressor", compressors.MENU.names())
 @pytest.mark.parametrize("numel", [1, 64, 12_345])
 def test_counted_bytes_are_the_declared_ones(text, size, compressor, numel):
+    if not carries(text, compressor):
+        return
     layout = Layout((Slot("x", numel),), 4, 0)
     nbytes = compressors.MENU.make(compressor).nbytes(layout, Chunk(0, 0, numel))
     exchange = exchanges.MENU.make(text)

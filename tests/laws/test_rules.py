@@ -1,6 +1,7 @@
 """What every rule promises, over its MENU: on threads, with quadratics and a small network."""
 
 import copy
+import time
 
 import pytest
 import torch
@@ -221,3 +222,74 @@ def test_local_steps_stay_local_and_a_global_average_makes_ranks_equal():
     assert len(set(apart)) == 4
     together = run_ranks(4, lambda comm: quadratic(comm, "atc(global_every=3)", "neighbor(ring)", steps=3))
     assert len(set(together)) == 1
+
+
+def over_window(comm, rule, exchange, steps=60, **axes):
+    """Ranks that differ, without gradients, each at its speed, then in step; value, duty and what is unread."""
+    model = nn.Linear(1, 1, bias=False, dtype=torch.float64)
+    nn.init.constant_(model.weight, float(comm.rank))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    pace = pace_of(comm, model, optimizer, rule=rule, exchange=exchange, **axes)
+    with torch.no_grad():
+        model.weight.fill_(float(comm.rank))  # ranks start equal; here they shall not
+    if rule == "push_sum":
+        pace.duty.x = [model.weight.detach().clone()]
+    for _ in range(steps):
+        (model.weight * 0).sum().backward()
+        time.sleep(1e-4 * comm.rank)
+        pace.step()
+    for _ in range(30):  # however ranks were scheduled so far, these bring them together
+        comm.barrier()
+        (model.weight * 0).sum().backward()
+        pace.step()
+    comm.barrier()
+    arrived = [sum(parts) for parts in zip(*unread(pace), strict=True)] or [0.0, 0.0]
+    return float(model.weight.detach()), pace.duty, arrived
+
+
+def unread(pace):
+    """x and p in each buffer of this rank that nobody has read yet."""
+    found = pace.state_dict()["engines"][0]["channel"]["arrived"]
+    return [tensor.tolist() for buffers in found.values() for tensor in buffers.values()]
+
+
+@pytest.mark.parametrize("exchange", ["window(star)", "window(one_peer(exp2))", "window(one_way_ring)"])
+def test_push_sum_over_a_window_keeps_its_mass_and_finds_the_mean(exchange):
+    found = run_ranks(4, lambda comm: over_window(comm, "push_sum", exchange, schedule="bsp"))
+    assert sum(float(duty.x[0]) + x for _, duty, (x, _) in found) == pytest.approx(0 + 1 + 2 + 3, abs=1e-12)
+    assert sum(duty.p + p for _, duty, (_, p) in found) == pytest.approx(4, abs=1e-12)
+    assert [value for value, _, _ in found] == pytest.approx([1.5] * 4, abs=0.01)
+
+
+@pytest.mark.parametrize("rule", ["atc", "awc"])
+def test_averaging_over_a_window_brings_ranks_together(rule):
+    found = run_ranks(4, lambda comm: over_window(comm, rule, "window(one_peer(exp2))"))
+    values = [value for value, _, _ in found]
+    assert max(values) - min(values) < 0.01 * 3
+    assert all(0 <= value <= 3 for value in values)
+
+
+def test_what_had_arrived_survives_a_checkpoint():
+    """Mass that lies unread in buffers is saved with the rest, and not counted twice after a restore."""
+
+    def work(comm):
+        model = nn.Linear(1, 1, bias=False, dtype=torch.float64)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        pace = pace_of(comm, model, optimizer, rule="push_sum", exchange="window(ring)", schedule="bsp")
+        masses = []
+        for part in range(3):
+            for _ in range(5):
+                (model.weight * 0).sum().backward()
+                pace.step()
+            comm.barrier()
+            if part == 0:
+                saved = copy.deepcopy((model.state_dict(), pace.state_dict()))
+            masses.append(pace.duty.p + sum(p for _, p in unread(pace)))
+            comm.barrier()
+            if part == 1:
+                model.load_state_dict(saved[0])
+                pace.load_state_dict(saved[1])
+        return masses
+
+    for masses in zip(*run_ranks(3, work), strict=True):
+        assert sum(masses) == pytest.approx(3, abs=1e-12)
