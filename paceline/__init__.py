@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from paceline.join import Worker, join, wrap
     from paceline.train.pace import Pace
     from paceline.types import Workload
+    from paceline.windows import Window, window
 
 _HOMES = {
     "join": "paceline.join",
@@ -35,11 +36,14 @@ _HOMES = {
     "allgather": "paceline.calls",
     "neighbor_allreduce": "paceline.calls",
     "hierarchical_neighbor_allreduce": "paceline.calls",
+    "window": "paceline.windows",
+    "Window": "paceline.windows",
 }
 
 __all__ = [
     "Pace",
     "PacelineError",
+    "Window",
     "Worker",
     "Workload",
     "__version__",
@@ -49,6 +53,7 @@ __all__ = [
     "hierarchical_neighbor_allreduce",
     "join",
     "neighbor_allreduce",
+    "window",
     "wrap",
 ]
 

@@ -45,6 +45,8 @@ class Worker:
         self.comm, self.device = comm, device
         self.rank, self.size = comm.rank, comm.size
         self._open = True
+        self.windows: dict[str, Any] = {}  # by name, those that are not freed
+        self.windows_made = 0
         self._epochs: dict[int, tuple[Any, int]] = {}  # the data is kept, so that its id stays its own
 
     @property

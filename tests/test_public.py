@@ -7,7 +7,7 @@ import paceline
 
 
 def test_public_names_are_these():
-    values = ["Pace", "PacelineError", "Worker", "Workload", "__version__"]
+    values = ["Pace", "PacelineError", "Window", "Worker", "Workload", "__version__"]
     calls = [
         "allgather",
         "allreduce",
@@ -15,6 +15,7 @@ def test_public_names_are_these():
         "hierarchical_neighbor_allreduce",
         "join",
         "neighbor_allreduce",
+        "window",
         "wrap",
     ]
     assert paceline.__all__ == values + calls
