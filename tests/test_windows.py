@@ -316,6 +316,15 @@ def test_whole_numbers_cannot_be_weighted():
         on_ranks(1, lambda rank: windows.window(torch.tensor([1])))
 
 
+def test_a_window_of_some_ranks_is_refused():
+    def work(rank):
+        part = current().comm.split([[0, 1], [2, 3]])
+        with pytest.raises(WrongCommand, match="belongs to all of them"):
+            part.window(4, torch.float32, [[1], [0]])
+
+    on_ranks(4, work)
+
+
 def test_windows_go_beside_collectives():
     def work(rank):
         win = windows.window(value(rank), topology="ring")

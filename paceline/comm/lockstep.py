@@ -175,7 +175,9 @@ class Lockstep:
     ) -> SharedBuffers:
         """Memory that sources[r] may write on rank r without its help; of the whole comm. Collective."""
         if self.size != self._ground.size:
-            raise WrongCommand("a window of some ranks", why="its memory belongs to all of them")
+            raise WrongCommand(
+                "a window of some ranks", why="its memory belongs to all of them", remedy="a run without servers"
+            )
         return SharedBuffers(self._ground, numel, dtype, sources, shows)
 
     def split(self, groups: Sequence[Sequence[int]]) -> Lockstep:

@@ -257,7 +257,9 @@ class TorchDist:
         if self.backend != "gloo":
             raise WrongCommand(f"a window over {self.backend}", why="it has no one-sided calls", remedy="--comm gloo")
         if self.size != dist.get_world_size():
-            raise WrongCommand("a window of some ranks", why="it belongs to all of them")
+            raise WrongCommand(
+                "a window of some ranks", why="it belongs to all of them", remedy="a run without servers"
+            )
         if self._windows is None:
             self._windows = WindowService(self)
         return ServedBuffers(self._windows, numel, dtype, sources)

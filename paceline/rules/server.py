@@ -64,6 +64,7 @@ class Pushes:
     name: ClassVar[str] = "pushes"
     phases: ClassVar[int] = 1
     takes_topology: ClassVar[bool] = False
+    asynchronous: ClassVar[bool] = False
     shares_results: ClassVar[bool] = True
     consensus: ClassVar[bool] = True
 
