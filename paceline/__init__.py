@@ -19,15 +19,15 @@ if TYPE_CHECKING:
         neighbor_allreduce,
     )
     from paceline.errors import PacelineError
-    from paceline.join import Worker, join, wrap
+    from paceline.joining import Worker, join, wrap
     from paceline.train.pace import Pace
     from paceline.types import Workload
     from paceline.windows import Window, window
 
 _HOMES = {
-    "join": "paceline.join",
-    "wrap": "paceline.join",
-    "Worker": "paceline.join",
+    "join": "paceline.joining",
+    "wrap": "paceline.joining",
+    "Worker": "paceline.joining",
     "Pace": "paceline.train.pace",
     "Workload": "paceline.types",
     "PacelineError": "paceline.errors",

@@ -1,6 +1,6 @@
 """Collectives as library calls on any tensor: blocking, or with wait=False a handle whose wait() gives the result.
 
-worker = paceline.join()
+worker = paceline.joining()
 mean = paceline.allreduce(x)
 y = paceline.neighbor_allreduce(x, topology="one_peer(exp2)", step=t)
 y = paceline.neighbor_allreduce(x, self_weight=0.5, src_weights={1: 0.5}, dst_weights={3: 1.0})
@@ -18,7 +18,7 @@ from paceline import topologies
 from paceline.errors import WrongCommand
 from paceline.exchanges.hierarchical import Hierarchical
 from paceline.exchanges.neighbor import plain_row, split_mass
-from paceline.join import current
+from paceline.joining import current
 from paceline.protocols import Work
 from paceline.types import Chunk, Lane, Mixing, Unit, View
 

@@ -26,7 +26,7 @@ from paceline.errors import UnknownName, WrongCommand
 from paceline.exchanges.neighbor import plain_row, split_mass
 from paceline.exchanges.window import rows_of, sources_of
 from paceline.exchanges.works import Together
-from paceline.join import current
+from paceline.joining import current
 from paceline.protocols import Comm, Work
 from paceline.types import View
 

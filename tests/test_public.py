@@ -78,6 +78,11 @@ def test_what_needs_no_torch_loads_none(code):
 
 def test_the_check_for_torch_can_fail():
     done = subprocess.run(
-        [sys.executable, "-c", "import sys, paceline.join" + NO_TORCH], capture_output=True, timeout=60
+        [sys.executable, "-c", "import sys, paceline.joining" + NO_TORCH], capture_output=True, timeout=60
     )
     assert done.returncode != 0
+
+
+def test_join_stays_a_function_whatever_is_used_first():
+    code = "import paceline; paceline.wrap; import paceline.calls; assert callable(paceline.join), paceline.join"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -9,7 +9,7 @@ import torch
 
 from paceline import calls, windows
 from paceline.errors import PeerLost, UnknownName, WrongCommand
-from paceline.join import current
+from paceline.joining import current
 from tests.test_calls import on_ranks
 
 
