@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from paceline import calls, join
+from paceline import calls, joining
 from paceline.comm.thread import run_ranks
 from paceline.engine.device import CpuDevice
 from paceline.errors import WrongCommand
@@ -13,7 +13,7 @@ def on_ranks(size, work, nodes=None):
     def body(comm):
         if nodes:
             comm.placement = nodes
-        join._current.set(join.Worker(comm, CpuDevice()))
+        joining._current.set(joining.Worker(comm, CpuDevice()))
         return work(comm.rank)
 
     return run_ranks(size, body)
@@ -115,6 +115,6 @@ def test_a_rank_that_hears_nobody_keeps_its_own():
 
 
 def test_calls_before_join_are_told():
-    join._current.set(None)
+    joining._current.set(None)
     with pytest.raises(WrongCommand, match="join"):
         calls.allreduce(torch.zeros(1))
