@@ -1,0 +1,130 @@
+"""How long each part of a model's step takes on one rank, without communication: measured once, used often.
+
+    forward   |0 ... forward[k]: the layer of slot k begins ... forward_seconds|
+    backward  |0 ... ready[k]: the gradient of slot k is there  ... backward|
+
+Slots stand in the order of the arena: that in which gradients become ready. A schedule plans with it, replayed
+compute waits as long as it says. The file is JSON; a record of a run holds the same value under `profile`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from paceline.errors import WrongCommand
+from paceline.types import Layout, Link, Profile, Slot
+
+SCHEMA = 1
+Seconds = float
+
+
+class Tensor(BaseModel):
+    """One slot of the layout."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    numel: int = Field(ge=0)
+
+
+class LinkTimes(BaseModel):
+    """A chunk of n bytes takes latency + n / bandwidth seconds."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    latency: float = Field(ge=0, allow_inf_nan=False)
+    bandwidth: float = Field(gt=0, allow_inf_nan=False)
+
+
+class StepProfile(BaseModel):
+    """Times are in seconds. `link` is what one chunk took on the link of that run, if it was measured."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_: Literal[1] = Field(default=SCHEMA, alias="schema")
+    model: str = ""
+    batch_size: int = Field(default=0, ge=0)
+    layout: tuple[Tensor, ...] = Field(min_length=1)
+    itemsize: int = Field(default=4, ge=1, le=16)
+    forward: tuple[Seconds, ...]  # when the forward of each slot's layer begins
+    forward_seconds: float = Field(ge=0, allow_inf_nan=False)
+    ready: tuple[Seconds, ...]
+    backward: float = Field(ge=0, allow_inf_nan=False)
+    step: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    link: LinkTimes | None = None
+
+    @model_validator(mode="after")
+    def _every_slot_has_its_times(self) -> StepProfile:
+        for name in ("forward", "ready"):
+            times = getattr(self, name)
+            if len(times) != len(self.layout):
+                raise ValueError(f"{name} has {len(times)} times for {len(self.layout)} tensors")
+            if not all(0 <= seconds < float("inf") for seconds in times):
+                raise ValueError(f"{name} has a time that is negative or not finite")
+        return self
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(tensor.name for tensor in self.layout)
+
+    def measured_link(self) -> Link | None:
+        return None if self.link is None else Link(self.link.latency, self.link.bandwidth)
+
+    def to_dict(self) -> dict[str, Any]:
+        return self.model_dump(mode="json", by_alias=True)
+
+    def for_layout(self, layout: Layout, source: str = "the profile") -> Profile:
+        """These times for the slots of an arena, found by name; another model's profile is refused."""
+        at = {name: k for k, name in enumerate(self.names)}
+        lacking = [slot.name for slot in layout.slots if slot.name not in at]
+        if lacking:
+            raise WrongCommand(
+                f"{source} is of another model",
+                why=f"it has no {lacking[0]}",
+                remedy="measure this model's own profile",
+            )
+        chosen = [at[slot.name] for slot in layout.slots]
+        return Profile(layout, tuple(self.ready[k] for k in chosen), tuple(self.forward[k] for k in chosen))
+
+
+def of_slots(slots: Sequence[Slot]) -> tuple[Tensor, ...]:
+    return tuple(Tensor(name=slot.name, numel=slot.numel) for slot in slots)
+
+
+def write(path: Path, profile: StepProfile) -> None:
+    path.write_text(json.dumps(profile.to_dict(), indent=1) + "\n")
+
+
+def read(path: Path) -> StepProfile:
+    """A profile from its own file, or from a record, which also knows its link."""
+    try:
+        return StepProfile.model_validate(_found(json.loads(path.read_text())))
+    except (OSError, ValueError, TypeError) as problem:
+        raise WrongCommand(
+            f"{path} is not a profile",
+            why=_first(problem),
+            remedy="the record of a run (paceline run --json FILE) has one",
+        ) from None
+
+
+def _found(values: Any) -> Any:
+    """The profile itself; of a record its profile, with the link that was measured beside it."""
+    if not isinstance(values, dict) or "run" not in values:
+        return values
+    if not values.get("profile"):
+        raise ValueError("the record has no profile")
+    measured = (values.get("network") or {}).get("measured")
+    return {**values["profile"], "link": measured or values["profile"].get("link")}
+
+
+def _first(problem: Exception) -> str:
+    if isinstance(problem, ValidationError):
+        error = problem.errors()[0]
+        where = ".".join(str(part) for part in error["loc"])
+        return f"{where}: {error['msg']}" if where else str(error["msg"])
+    return str(problem)
