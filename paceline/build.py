@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from paceline import references, sources
+from paceline.bench.profile import read as read_profile
 from paceline.engine.device import Device, find
 from paceline.models.resolve import build as build_workload
 from paceline.run import Run
@@ -62,7 +64,8 @@ def pace_of(run: Run, axes: Axes | None, model: Any, optimizer: Any, comm: Any, 
     }
     if axes is None:
         return references.MENU.load(str(run.reference))(model, optimizer, **settings)
-    return Pace(model, optimizer, axes=axes, clock=time.perf_counter, **settings)
+    profile = read_profile(Path(run.profile)) if run.profile else None
+    return Pace(model, optimizer, axes=axes, profile=profile, clock=time.perf_counter, **settings)
 
 
 def batches_of(run: Run, workload: Workload, view: View, device: Device) -> Any:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from paceline import compressors, exchanges, memberships, models, rules, schedules, sources, topologies
+from paceline.bench.profile import read as read_profile
 from paceline.comm import MENU as COMMS
 from paceline.errors import PacelineError, Refused, WrongCommand
 from paceline.grammar import parse
@@ -201,6 +203,14 @@ def _nodes(run: Run, machine: Machine) -> Iterator[PacelineError]:
         )
 
 
+def _profile_is_there(run: Run, machine: Machine) -> Iterator[PacelineError]:
+    if run.profile is not None:
+        try:
+            read_profile(Path(run.profile))
+        except WrongCommand as problem:
+            yield WrongCommand(f"--profile {run.profile}", why=str(problem))
+
+
 _RUN_CHECKS: tuple[RunCheck, ...] = (
     _nodes,
     _counts,
@@ -209,6 +219,7 @@ _RUN_CHECKS: tuple[RunCheck, ...] = (
     _comm_has_device,
     _reference_is_alone,
     _topology_is_used,
+    _profile_is_there,
 )
 
 

@@ -17,10 +17,12 @@ import os
 import sys
 from collections.abc import Iterator
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 
+from paceline.bench.profile import read as read_profile
 from paceline.comm.connect import connect, position
 from paceline.comm.service import Attendant
 from paceline.compose import compose
@@ -137,8 +139,12 @@ def wrap(
     clip_norm: float | None = None,
     loss_scale: bool = False,
     private_gradients: bool = False,
+    profile: str | None = None,
 ) -> Pace:
-    """Train `model` together with the other ranks; an explicit choice of the launcher wins over the arguments."""
+    """Train `model` together with the other ranks; an explicit choice of the launcher wins over the arguments.
+
+    `profile` is a file with layer times, a record or a profile, for schedules that would otherwise measure them.
+    """
     worker = current()
     given = {
         "strategy": strategy,
@@ -152,8 +158,10 @@ def wrap(
     asked = {name: value for name, value in _launched().items() if name in AXES and value is not None}
     # A strategy of the launcher replaces everything; a single axis of it replaces that axis.
     chosen = asked if "strategy" in asked else {**given, **asked}
+    times = _launched().get("profile") or profile
     run = Run(
         workers=worker.size,
+        profile=times,
         accumulate=accumulate,
         clip_norm=clip_norm,
         precision="fp16" if loss_scale else "fp32",  # as far as compose cares: a scaled loss may overflow
@@ -173,6 +181,7 @@ def wrap(
         clip_norm=clip_norm,
         loss_scale=LossScale() if loss_scale else None,
         private_gradients=private_gradients,
+        profile=read_profile(Path(times)) if times else None,
     )
 
 

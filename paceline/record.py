@@ -39,6 +39,8 @@ class Record(BaseModel):
     bytes: dict[str, Any]
     resources: dict[str, Any]
     plan: dict[str, Any]
+    profile: dict[str, Any] | None = None
+    network: dict[str, Any] = {}
     replicas: dict[str, Any] = {}
     staleness: dict[str, Any] = {}
     loss: list[float] = []

@@ -28,6 +28,7 @@ class Run(BaseModel):
     membership: str | None = None
     comm: str = "auto"
     nodes: str | None = None
+    profile: str | None = None
 
     model: str = "resnet50"
     classes: int | None = None

@@ -74,6 +74,7 @@ STRATEGIES = {
         ),
         Strategy("bsp", "ddl-benchmarks BSP-A2A: one message after backward", schedule="bsp"),
         Strategy("wfbp", "ddl-benchmarks WFBP-A2A: every tensor when it is ready", schedule="wfbp"),
+        Strategy("mg_wfbp", "MG-WFBP: merged so that the last chunk arrives first", schedule="mgwfbp"),
     )
 }
 

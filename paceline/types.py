@@ -108,7 +108,8 @@ class Unit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What a schedule may look at: the layout, and when each slot was ready in backward (seconds)."""
+    """What a schedule may look at: the layout, and, once measured, when each slot was ready in backward and when
+    the forward of its layer began (seconds)."""
 
     layout: Layout
     ready: tuple[float, ...] = ()

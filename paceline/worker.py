@@ -135,10 +135,11 @@ def measure(run: Run, training: Any, comm: Any, state: dict[str, Any]) -> dict[s
         "pss_peak": memory.peak,
         "rss_peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "losses": list(training.losses),
-        "events": _events(training),
+        **_events(training, run),
         "replicas": replicas(training.pace.model, comm),
         "plan": _plan(training),
         "staleness": _staleness(training),
+        "network": _network(training),
         "notes": [training.pace.note] if run.reference else [],
         "skipped": training.pace.loss_scale.skipped if training.pace.loss_scale else 0,
     }
@@ -168,15 +169,42 @@ def _tell(run: Run, block: int, blocks: int, steps_per_second: float, training: 
     )
 
 
-def _events(training: Any, steps: int = 3) -> list[Any]:
-    """The event stream of a few more steps, off the record's clock."""
+def _events(training: Any, run: Run, steps: int = 3) -> dict[str, Any]:
+    """The event stream of a few more steps, off the record's clock, and what it says about layer times."""
     from paceline.bench.measure import Meter
 
     log: list[Any] = []
     training.pace.record_events(log)
-    training.steps(steps, Meter())
+    watch = _watch(training, run)
+    for _ in range(steps):
+        training.steps(1, Meter())
+        if watch is not None:
+            watch.stepped()
     training.pace.record_events(None)
-    return log
+    return {"events": log, "profile": _profile(training, watch, run)}
+
+
+def _watch(training: Any, run: Run) -> Any:
+    """Nobody, where the plan was already made with a profile, and where hooks would change a compiled graph."""
+    engines = getattr(training.pace, "engines", [])
+    if run.compile or not engines or not training.pace.duty.averages_gradients or engines[0].profile is not None:
+        return None
+    return training.pace.watch()
+
+
+def _profile(training: Any, watch: Any, run: Run) -> dict[str, Any] | None:
+    engines = getattr(training.pace, "engines", [])
+    found = watch.profile() if watch is not None else engines[0].profile if engines else None
+    return found.model_copy(update={"model": run.model, "batch_size": run.per_worker}).to_dict() if found else None
+
+
+def _network(training: Any) -> dict[str, Any]:
+    """The link as measured in this run, where a schedule asked for it."""
+    engines = getattr(training.pace, "engines", [])
+    if not engines or engines[0].profile is None:
+        return {}
+    link = engines[0].link
+    return {"measured": {"latency": link.latency, "bandwidth": link.bandwidth}}
 
 
 def _staleness(training: Any) -> dict[str, Any]:
@@ -188,7 +216,10 @@ def _staleness(training: Any) -> dict[str, Any]:
 def _plan(training: Any) -> dict[str, Any]:
     engines = getattr(training.pace, "engines", [])
     sizes = [c.numel * engine.arenas[c.arena].layout.itemsize for engine in engines for c in engine.chunks]
-    return {"chunks": len(sizes), "nbytes": sizes, "lanes": len(engines)} if engines else {}
+    if not engines:
+        return {}
+    schedule = str(engines[0].schedule)
+    return {"schedule": schedule, "chunks": len(sizes), "nbytes": sizes, "lanes": len(engines)}
 
 
 if __name__ == "__main__":

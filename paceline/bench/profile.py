@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from paceline.errors import WrongCommand
 from paceline.types import Layout, Link, Profile, Slot
 
-SCHEMA = 1
+SCHEMA: Literal[1] = 1
 Seconds = float
 
 
@@ -80,15 +80,15 @@ class StepProfile(BaseModel):
 
     def for_layout(self, layout: Layout, source: str = "the profile") -> Profile:
         """These times for the slots of an arena, found by name; another model's profile is refused."""
-        at = {name: k for k, name in enumerate(self.names)}
-        lacking = [slot.name for slot in layout.slots if slot.name not in at]
+        at = {(tensor.name, tensor.numel): k for k, tensor in enumerate(self.layout)}
+        lacking = [slot for slot in layout.slots if (slot.name, slot.numel) not in at]
         if lacking:
             raise WrongCommand(
                 f"{source} is of another model",
-                why=f"it has no {lacking[0]}",
+                why=f"it has no {lacking[0].name} of {lacking[0].numel} elements",
                 remedy="measure this model's own profile",
             )
-        chosen = [at[slot.name] for slot in layout.slots]
+        chosen = [at[slot.name, slot.numel] for slot in layout.slots]
         return Profile(layout, tuple(self.ready[k] for k in chosen), tuple(self.forward[k] for k in chosen))
 
 

@@ -21,6 +21,7 @@ def explain(
     membership: o.MembershipText = None,
     comm: o.CommName = o.DEFAULTS.comm,
     nodes: o.Nodes = None,
+    profile: o.ProfileFile = None,
     model: o.ModelText = o.DEFAULTS.model,
     classes: o.Classes = None,
     image_size: o.ImageSize = None,

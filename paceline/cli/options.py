@@ -26,12 +26,15 @@ RuleText = Annotated[str | None, typer.Option("--rule", help="Axis: what leaves 
 ExchangeText = Annotated[str | None, typer.Option("--exchange", help="Axis: how a chunk is combined.")]
 TopologyText = Annotated[str | None, typer.Option("--topology", help="Axis: who mixes with whom.")]
 ScheduleText = Annotated[
-    str | None, typer.Option("--schedule", help="Axis: where gradients are cut: bsp, wfbp, fusion(mb=25).")
+    str | None, typer.Option("--schedule", help="Axis: where gradients are cut: fusion(mb=25), mgwfbp, ...")
 ]
 CompressText = Annotated[str | None, typer.Option("--compress", help="Axis: none, cast(bf16), cast(fp16).")]
 MembershipText = Annotated[str | None, typer.Option("--membership", help="Axis: fixed.")]
 Nodes = Annotated[str | None, typer.Option("--nodes", help="Pretend nodes on this host: 2x4 is two of four ranks.")]
 CommName = Annotated[str, typer.Option("--comm", help="auto, shm, gloo or nccl.")]
+ProfileFile = Annotated[
+    str | None, typer.Option("--profile", help="Layer times (and link) to plan with: a record or a profile.")
+]
 ModelText = Annotated[
     str,
     typer.Option("--model", help="See paceline models; also torchvision:NAME or package.module:function."),

@@ -30,6 +30,7 @@ def run(
     membership: o.MembershipText = None,
     comm: o.CommName = o.DEFAULTS.comm,
     nodes: o.Nodes = None,
+    profile: o.ProfileFile = None,
     model: o.ModelText = o.DEFAULTS.model,
     classes: o.Classes = None,
     image_size: o.ImageSize = None,
@@ -110,7 +111,7 @@ def _launch(run: Run, context: typer.Context) -> None:
 
 _FOR_SCRIPTS = (
     *("workers", "strategy", "rule", "exchange", "topology", "schedule", "compress", "membership"),
-    *("comm", "nodes", "deadline", "threads"),
+    *("comm", "nodes", "profile", "deadline", "threads"),
 )
 
 

@@ -11,11 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from paceline.bench import network
+from paceline.bench.profile import StepProfile
 from paceline.engine.arena import Arena
 from paceline.engine.device import Device
 from paceline.engine.dispatch import Dispatcher
 from paceline.protocols import Channel, Comm, Compressor, Exchange, Schedule, Work
-from paceline.types import Chunk, Event, Lane, Profile, Unit, View
+from paceline.types import Chunk, Event, Lane, Link, Profile, Unit, View
 
 Clock = Callable[[], float]
 
@@ -40,7 +42,7 @@ class Engine:
         clock: Clock,
         lane: Lane,
     ) -> None:
-        self.comm, self.device, self._schedule, self._clock = comm, device, schedule, clock
+        self.comm, self.device, self.schedule, self._clock = comm, device, schedule, clock
         self._exchange = exchange
         self._channel: Channel = exchange.join(comm, view, lane)
         self.order: list[int] = []  # position of slot k among `likes`
@@ -59,6 +61,8 @@ class Engine:
                 )
             )
         self.log: list[Event] | None = None
+        self.profile: StepProfile | None = None  # not known before it is measured or given
+        self.link = Link(0.0, 1e9)
         self._plan()
 
     def _plan(self) -> None:
@@ -66,7 +70,7 @@ class Engine:
         found: list[tuple[int, Chunk, tuple[int, ...]]] = []
         first = 0
         for index, arena in enumerate(self.arenas):
-            plan = self._schedule.plan(Profile(arena.layout), lambda nbytes: nbytes / 1e9)
+            plan = self.schedule.plan(self._profile_of(arena), self.link.seconds)
             count = len(arena.layout.slots)
             for chunk in plan.chunks(index):
                 tail = chunk.stop == arena.layout.numel and arena.layout.tail
@@ -84,6 +88,9 @@ class Engine:
     def channel(self) -> Channel:
         """For rules that say more to their exchange than an engine does."""
         return self._channel
+
+    def _profile_of(self, arena: Arena) -> Profile:
+        return Profile(arena.layout) if self.profile is None else self.profile.for_layout(arena.layout)
 
     # one step -----------------------------------------------------------------------------------
 
@@ -176,6 +183,31 @@ class Engine:
         self.order = [self.order[slot] for slot in moved]
         self._plan()
         return moved
+
+    def adopt_plan(self, profile: StepProfile, link: Link, schedule: Schedule | None = None) -> None:
+        """Cut anew with these times and this link, which are the same on all ranks."""
+        self.profile, self.link = profile, link
+        self.schedule = schedule or self.schedule
+        self._plan()
+
+    def measure_link(self) -> Link:
+        """What chunks of several sizes take through this channel; rank 0's figures, on all ranks."""
+        arena = max(self.arenas, key=lambda arena: arena.layout.nbytes)
+
+        def exchange(nbytes: int) -> float:
+            numel = max(1, nbytes // arena.layout.itemsize)
+            chunk = Chunk(-numel, 0, numel)  # a number of its own: channels keep memory by chunk
+            self.comm.barrier()
+            began = self._clock()
+            for phase in range(self._exchange.phases):
+                unit = Unit(self._dispatcher.step, chunk.index, phase)
+                self._channel.start(unit, chunk, arena.source[:numel], arena.result[:numel], None).wait()
+            return self._clock() - began
+
+        found = network.measure(exchange, network.sizes_within(arena.layout.nbytes))
+        agreed = torch.tensor([found.latency, found.bandwidth], dtype=torch.float64)
+        self.comm.broadcast(agreed, 0, "the link").wait()
+        return Link(*agreed.tolist())
 
     def state(self) -> dict[str, Any]:
         return {"channel": dict(self._channel.state())}

@@ -107,7 +107,7 @@ class LevelsChannel:
         self._comm = self.memory = comm
         self._levels = [(comm.split(groups), size) for groups, size in along(dimensions)]
         self._total = math.prod(dimensions)
-        self._scratch: dict[tuple[int, int, Any], Tensor] = {}
+        self._scratch: dict[tuple[int, int, int, Any], Tensor] = {}
 
     def start(self, unit: Unit, chunk: Chunk, src: Tensor, dst: Tensor, codec: Codec | None) -> Work:
         if codec is None:
@@ -135,7 +135,7 @@ class LevelsChannel:
 
     def _room(self, chunk: Chunk, depth: int, numel: int, like: Tensor) -> Tensor:
         """Memory of one level of one chunk, the same in every step. Collective the first time."""
-        key = (chunk.index, depth, like.dtype)
+        key = (chunk.index, depth, numel, like.dtype)
         if key not in self._scratch:
             self._scratch[key] = self._comm.allocate(numel, like.dtype)
         return self._scratch[key]
@@ -155,7 +155,7 @@ class NodesChannel:
         self.memory = comm
         self._nodes = [[r for r, node in enumerate(cluster.nodes) if node == k] for k in sorted(set(cluster.nodes))]
         self._inside = comm.split(self._nodes)
-        self._scratch: dict[tuple[int, Any], tuple[Tensor, Tensor, Tensor]] = {}
+        self._scratch: dict[tuple[int, int, Any], tuple[Tensor, Tensor, Tensor]] = {}
 
     def start(self, unit: Unit, chunk: Chunk, src: Tensor, dst: Tensor, codec: Codec | None) -> Work:
         if codec is None:
@@ -181,7 +181,7 @@ class NodesChannel:
         return Mixing(row.keep, sources, tuple(self._nodes[peer][0] for peer in row.targets))
 
     def _room(self, chunk: Chunk, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        key = (chunk.index, like.dtype)
+        key = (chunk.index, like.numel(), like.dtype)
         if key not in self._scratch:
             share, mean, mixed = (self._comm.allocate(like.numel(), like.dtype) for _ in range(3))
             self._scratch[key] = (share, mean, mixed)

@@ -101,6 +101,8 @@ def make_record(run: Run, notes: Sequence[str], ranks: Sequence[dict[str, Any]])
             "cpu_seconds_per_step": [rank["cpu_seconds_per_step"] for rank in ranks],
         },
         plan=first["plan"],
+        profile=first["profile"],
+        network=first["network"],
         replicas=first["replicas"],
         staleness=_staleness([rank["staleness"] for rank in ranks]),
         loss=[fmean(values) for values in zip(*(rank["losses"] for rank in ranks), strict=True)],

@@ -8,5 +8,6 @@ MENU = Menu(
         "bsp": "paceline.schedules.bsp:Bsp",
         "wfbp": "paceline.schedules.wfbp:Wfbp",
         "fusion": "paceline.schedules.fusion:Fusion",
+        "mgwfbp": "paceline.schedules.mgwfbp:MgWfbp",
     },
 )

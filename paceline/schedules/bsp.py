@@ -8,14 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from paceline.menu import Member
+from paceline.schedules.traits import Traits
 from paceline.types import Plan, Profile, Seconds
 
 
 @dataclass(frozen=True)
-class Bsp(Member):
+class Bsp(Traits):
     name: ClassVar[str] = "bsp"
-    crosses_step: ClassVar[bool] = False
 
     def plan(self, profile: Profile, seconds: Seconds) -> Plan:
         return Plan((0, profile.layout.numel))

@@ -9,18 +9,17 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from paceline.errors import BadMember
-from paceline.menu import Member
+from paceline.schedules.traits import Traits
 from paceline.types import Plan, Profile, Seconds
 
 
 @dataclass(frozen=True)
-class Fusion(Member):
+class Fusion(Traits):
     """`mb` counts 1,048,576 bytes, as DDP's bucket_cap_mb does."""
 
     mb: float = 25.0
 
     name: ClassVar[str] = "fusion"
-    crosses_step: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not self.mb > 0:

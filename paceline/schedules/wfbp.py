@@ -9,14 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from paceline.menu import Member
+from paceline.schedules.traits import Traits
 from paceline.types import Plan, Profile, Seconds
 
 
 @dataclass(frozen=True)
-class Wfbp(Member):
+class Wfbp(Traits):
     name: ClassVar[str] = "wfbp"
-    crosses_step: ClassVar[bool] = False
 
     def plan(self, profile: Profile, seconds: Seconds) -> Plan:
         layout = profile.layout

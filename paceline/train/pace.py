@@ -14,13 +14,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from paceline.bench.profile import StepProfile
 from paceline.engine.device import CpuDevice, Device
 from paceline.engine.engine import Engine
 from paceline.errors import WorkloadError, WrongCommand
 from paceline.protocols import Comm, Exchange
 from paceline.rules.context import Context
 from paceline.train.evaluate import averaged_statistics
+from paceline.train.planning import Planning
 from paceline.train.scaling import LossScale
+from paceline.train.watch import Watch
 from paceline.types import Axes, Event, Lane, View
 
 
@@ -39,6 +42,7 @@ class Pace:
     clip_norm          largest global norm of the mean gradient
     loss_scale         for fp16: scale the loss with scaled(loss) before backward
     private_gradients  never let ranks of a host share the memory of the mean gradient
+    profile            layer times to plan with; without it a schedule that needs them measures them
     """
 
     def __init__(
@@ -53,6 +57,7 @@ class Pace:
         clip_norm: float | None = None,
         loss_scale: LossScale | None = None,
         private_gradients: bool = False,
+        profile: StepProfile | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.model, self.optimizer, self.comm, self.axes = model, optimizer, comm, axes
@@ -76,6 +81,7 @@ class Pace:
                 private_gradients=private_gradients,
             )
         )
+        self._planning = self._plans(profile) if axes.schedule.measures and self.duty.averages_gradients else None
         self._hooks = [p.register_post_accumulate_grad_hook(self._on_grad) for _, p in self._named]
         # The first step begins with its first gradient, so that a checkpoint may still be loaded after wrap.
         self._begun = False
@@ -97,6 +103,14 @@ class Pace:
         self.engines.append(engine)
         return engine
 
+    def watch(self) -> Watch:
+        """Look at layer times from now on; rule grad only."""
+        return Watch(self.model, self.engines[0], [parameter for _, parameter in self._named], self._clock)
+
+    def _plans(self, profile: StepProfile | None) -> Planning:
+        parameters = [parameter for _, parameter in self._named]
+        return Planning(self.model, self.engines[0], parameters, comm=self.comm, clock=self._clock, given=profile)
+
     # the step -----------------------------------------------------------------------------------
 
     def step(self, closure: Callable[[], Tensor] | None = None) -> bool:
@@ -116,6 +130,8 @@ class Pace:
         if committed:
             self.duty.update()
             self.steps += 1
+            if self._planning is not None and self._planning.stepped():
+                self._planning = None
         self.times.exposed, self.times.update = waited - left, left - began + self._clock() - waited
         self._begin()
         return committed

@@ -7,7 +7,7 @@ import pytest
 from paceline import schedules
 from paceline.types import Layout, Profile, Slot
 
-TEXTS = (*schedules.MENU.names(), "fusion(mb=0.001)", "fusion(mb=1000)")
+TEXTS = (*schedules.MENU.names(), "fusion(mb=0.001)", "fusion(mb=1000)", "mgwfbp(greedy)")
 
 
 def layouts():

@@ -3,10 +3,11 @@
 import pytest
 import torch
 
+from paceline import schedules
 from paceline.comm.thread import run_ranks
 from tests.train.problems import alone, batches, mlp, together
 
-SCHEDULES = ("bsp", "wfbp", "fusion", "fusion(mb=0.0005)")
+SCHEDULES = (*schedules.MENU.names(), "fusion(mb=0.0005)", "mgwfbp(greedy)")
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])

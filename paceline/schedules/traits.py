@@ -1,0 +1,21 @@
+"""What most schedules are; a member says where it differs."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from paceline.menu import Member
+
+
+class Traits(Member):
+    """
+    crosses_step   parameters of a step may still be under way while the next forward runs
+    decouples      asks the exchange for two phases: reduce-scatter, then all-gather
+    measures       plans with layer times and a link, which are measured in the first steps
+    cuts_tensors   a cut may lie inside a tensor
+    """
+
+    crosses_step: ClassVar[bool] = False
+    decouples: ClassVar[bool] = False
+    measures: ClassVar[bool] = False
+    cuts_tensors: ClassVar[bool] = False
