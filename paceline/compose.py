@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from paceline import compressors, exchanges, memberships, models, rules, schedules, sources, topologies
 from paceline.bench.profile import read as read_profile
@@ -19,7 +20,7 @@ from paceline.grammar import parse
 from paceline.rules.server import ELEMENTWISE
 from paceline.run import Run
 from paceline.strategies import find
-from paceline.types import Axes
+from paceline.types import Axes, Chunk, Layout, Slot
 
 MENUS = {
     "rule": rules.MENU,
@@ -313,6 +314,60 @@ def elastic_steps_end(axes: Axes) -> Iterator[PacelineError]:
         )
 
 
+def tensor_by_tensor(run: Run, axes: Axes) -> Iterator[PacelineError]:
+    """R5: nothing that needs all gradients at once where tensors are updated one by one."""
+    if not axes.schedule.crosses_step:
+        return
+    asked = {
+        f"--clip-norm {run.clip_norm or 0:g}": (run.clip_norm is not None, "a global norm needs all gradients at once"),
+        "--precision fp16": (run.precision == "fp16", "a step that overflows could not be skipped as a whole"),
+        f"--optimizer {run.optimizer}": (_word(run.optimizer) == "lbfgs", "it moves all parameters together"),
+        "--compile": (run.compile, "layers wait inside forward, where a compiled graph cannot stop"),
+        f"rule {axes.rule}": (axes.rule.leaves != "backward", "it has no gradient of all ranks to wait for"),
+    }
+    for what, (given, why) in asked.items():
+        if given:
+            yield WrongCommand(
+                f"{what} with schedule {axes.schedule}",
+                why=f"tensors are updated one by one while the next step runs, and {why}",
+                remedy="--schedule mgwfbp",
+            )
+
+
+def common_order(axes: Axes) -> Iterator[PacelineError]:
+    """Chunks that leave in an order of their own must each be one call of the comm, and may cut tensors."""
+    schedule, compressor = axes.schedule, axes.compressor
+    if schedule.crosses_step and not getattr(axes.exchange, "one_call", False):
+        yield WrongCommand(
+            f"schedule {schedule} over exchange {axes.exchange}",
+            why="its chunks travel in several rounds, which all ranks must start in one order",
+            remedy="--exchange allreduce, or --schedule mgwfbp",
+        )
+    if schedule.crosses_step and _rounds(compressor) > 1:
+        yield WrongCommand(
+            f"compressor {compressor} with schedule {schedule}",
+            why="it needs several rounds per chunk, which all ranks must start in one order",
+            remedy="--schedule mgwfbp",
+        )
+    if schedule.cuts_tensors and compressor.aligned:
+        yield WrongCommand(
+            f"compressor {compressor} with schedule {schedule}",
+            why="it needs whole tensors, and this schedule cuts them",
+            remedy="--schedule mgwfbp",
+        )
+
+
+def _rounds(compressor: Any) -> int:
+    """Rounds of one small chunk."""
+    if not hasattr(compressor, "wires"):
+        return 1
+    return len(compressor.wires(Layout((Slot("x", 64),)), Chunk(0, 0, 64), 2))
+
+
+def _word(text: str) -> str:
+    return parse(text).word.lower()
+
+
 def one_step_for_all(run: Run, axes: Axes) -> Iterator[PacelineError]:
     """R5: loss scaling needs a gradient that is the same on every rank, to skip on all together."""
     if run.precision == "fp16" and axes.rule.leaves != "backward":
@@ -369,7 +424,7 @@ def _fits(run: Run, axes: Axes) -> Iterator[PacelineError]:
     except WrongCommand as problem:
         yield problem
         return
-    for check in update_on_servers, one_step_for_all, one_sided_comm, sound_weights:
+    for check in update_on_servers, one_step_for_all, one_sided_comm, sound_weights, tensor_by_tensor:
         yield from check(run, axes)
 
 
@@ -378,6 +433,7 @@ _AXES_CHECKS: tuple[Callable[[Axes], Iterator[PacelineError]], ...] = (
     lossless_parameters,
     stale_lanes,
     elastic_steps_end,
+    common_order,
 )
 
 
@@ -395,5 +451,7 @@ def _notes(run: Run, axes: Axes) -> Iterator[str]:
         yield f"{axes.compressor} is biased and has no feedback: it may converge to another point"
     if axes.compressor.loss == "rounding":
         yield f"{axes.compressor} rounds what travels before it is combined"
+    if axes.schedule.crosses_step and not axes.schedule.decouples:
+        yield f"schedule {axes.schedule} follows the order of rank 0"
     if run.precision == "fp16" and not run.clip_norm:
         yield "fp16 scales the loss; a step whose gradient overflows is skipped on all ranks"

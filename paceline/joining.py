@@ -44,12 +44,20 @@ class Worker:
     """This process among the others."""
 
     def __init__(self, comm: Any, device: Device) -> None:
-        self.comm, self.device = comm, device
+        self._comm, self.device = comm, device
         self.rank, self.size = comm.rank, comm.size
+        self._paces: list[Pace] = []
         self._open = True
         self.windows: dict[str, Any] = {}  # by name, those that are not freed
         self.windows_made = 0
         self._epochs: dict[int, tuple[Any, int]] = {}  # the data is kept, so that its id stays its own
+
+    @property
+    def comm(self) -> Any:
+        """What moves bytes. All ranks must call it in one order, so a step that is still under way ends first."""
+        for pace in self._paces:
+            pace.finish()
+        return self._comm
 
     @property
     def first(self) -> bool:
@@ -66,7 +74,7 @@ class Worker:
         iterable, rank r takes batch r of every `size` batches. Ragged ends are dropped, so that ranks stay level.
         `epoch` is the first epoch, which decides the order; without it a call goes on where the last one ended.
         """
-        view = View(self.rank, self.size, self.comm.placement)
+        view = View(self.rank, self.size, self._comm.placement)
         first = self._epochs.get(id(data), (data, 0))[1] if epoch is None else epoch
         self._epochs[id(data)] = (data, first + epochs)
         for batch in shares(data, view, batch_size=batch_size, epochs=range(first, first + epochs), seed=seed):
@@ -75,7 +83,11 @@ class Worker:
     def close(self, failure: str = "") -> None:
         if self._open:
             self._open = False
-            self.comm.close(failure)
+            try:
+                for pace in () if failure else self._paces:
+                    pace.finish()
+            finally:
+                self._comm.close(failure)
 
     def __enter__(self) -> Worker:
         return self
@@ -171,7 +183,7 @@ def wrap(
         raise WrongCommand(f"strategy {run.strategy}", why="a reference cannot be wrapped", remedy="strategy allreduce")
     axes = compose(run)
     assert axes is not None
-    return Pace(
+    pace = Pace(
         worker.device.place_model(model),
         optimizer,
         comm=worker.comm,
@@ -183,6 +195,8 @@ def wrap(
         private_gradients=private_gradients,
         profile=read_profile(Path(times)) if times else None,
     )
+    worker._paces.append(pace)
+    return pace
 
 
 def _launched() -> dict[str, Any]:

@@ -77,6 +77,17 @@ class Buffers(Protocol):
     def free(self) -> None:
         """Collective."""
 
+class Board(Protocol):
+    """Numbers that rank 0 says and the others hear, in order and apart from all collectives."""
+
+    def say(self, value: int) -> None: ...
+
+    def heard(self) -> int | None:
+        """The next number, if it is there."""
+
+    def hear(self, key: object = "", deadline: float | None = None) -> int:
+        """The next number, waited for."""
+
 
 class Comm(Protocol):
     """What moves bytes among ranks. Collectives are called in one order on all ranks.
@@ -127,6 +138,9 @@ class Comm(Protocol):
     def split(self, groups: Sequence[Sequence[int]]) -> Comm:
         """The comm of this rank's group. Groups cover all ranks; ranks are positions in the group. Collective."""
 
+    def board(self, length: int) -> Board:
+        """Where rank 0 says what all do next; it is ahead of nobody by more than `length` numbers. Collective."""
+
     def progress(self) -> None:
         """Do what can be done now without waiting; a comm that progresses by itself does nothing."""
 
@@ -146,7 +160,14 @@ class Schedule(Protocol):
     """Where the arena is cut, in which order chunks leave."""
 
     name: ClassVar[str]
-    crosses_step: ClassVar[bool]
+    crosses_step: ClassVar[bool]  # parameters may still be under way while the next forward runs
+    decouples: ClassVar[bool]  # asks the exchange for two phases: reduce-scatter, then all-gather
+    measures: ClassVar[bool]  # plans with layer times and a link, measured in the first steps
+    cuts_tensors: ClassVar[bool]  # a cut may lie inside a tensor
+
+    @property
+    def credit_bytes(self) -> int:
+        """Bytes that may be under way at once, where the order is decided as chunks leave."""
 
     def plan(self, profile: Profile, seconds: Seconds) -> Plan: ...
 
@@ -209,6 +230,7 @@ class Exchange(Protocol):
     takes_topology: ClassVar[bool]
     asynchronous: ClassVar[bool]  # whether it takes what has arrived instead of waiting for this step's
     shares_results: ClassVar[bool]  # whether it fills one memory for all ranks where the comm offers that
+    one_call: ClassVar[bool]  # whether a phase is one call of the comm, so that units may leave in any common order
 
     @property
     def servers(self) -> int:
@@ -249,6 +271,12 @@ class Duty(Protocol):
     def update(self) -> None: ...
 
     def synchronize(self) -> None: ...
+
+    def finish(self) -> None:
+        """Until no update of a past step is outstanding."""
+
+    def close(self) -> None:
+        """The model is left alone from now on."""
 
     def discard(self) -> None:
         """Forget what has left for the step that was about to begin."""

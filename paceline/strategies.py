@@ -75,6 +75,12 @@ STRATEGIES = {
         Strategy("bsp", "ddl-benchmarks BSP-A2A: one message after backward", schedule="bsp"),
         Strategy("wfbp", "ddl-benchmarks WFBP-A2A: every tensor when it is ready", schedule="wfbp"),
         Strategy("mg_wfbp", "MG-WFBP: merged so that the last chunk arrives first", schedule="mgwfbp"),
+        Strategy(
+            "bytescheduler",
+            "ByteScheduler: pieces in the order of the next forward, which does not wait for all",
+            schedule="priority",
+        ),
+        Strategy("p3", "P3: the same with small pieces", schedule="priority(partition=0.2, credit=0.8)"),
     )
 }
 

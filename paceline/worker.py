@@ -218,8 +218,11 @@ def _plan(training: Any) -> dict[str, Any]:
     sizes = [c.numel * engine.arenas[c.arena].layout.itemsize for engine in engines for c in engine.chunks]
     if not engines:
         return {}
-    schedule = str(engines[0].schedule)
-    return {"schedule": schedule, "chunks": len(sizes), "nbytes": sizes, "lanes": len(engines)}
+    plan = {"schedule": str(engines[0].schedule), "chunks": len(sizes), "nbytes": sizes, "lanes": len(engines)}
+    if getattr(engines[0], "crossing", False):
+        # who reads the events can see what each chunk waited for and how urgent it was
+        plan |= {"needs": engines[0].needs, "urgency": engines[0].urgency}
+    return plan
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from paceline import schedules
 from paceline.compose import (
     Machine,
     axes_of,
+    common_order,
     compose,
     consensus_lanes,
     elastic_steps_end,
@@ -101,6 +102,46 @@ def test_r4_elastic_refuses_schedules_that_cross_the_step():
     assert "taken back" in str(next(elastic_steps_end(axes(membership=elastic, schedule=crossing))))
     assert not list(elastic_steps_end(axes(membership=elastic)))
     assert not list(elastic_steps_end(axes(schedule=crossing)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"clip_norm": 1.0}, "--clip-norm 1 with schedule priority: tensors are updated one by one"),
+        ({"precision": "fp16"}, "could not be skipped as a whole"),
+        ({"optimizer": "lbfgs(lr=0.1)"}, "it moves all parameters together"),
+        ({"compile": True}, "where a compiled graph cannot stop"),
+        ({"rule": "atc"}, "rule atc with schedule priority"),
+        ({"exchange": "hierarchical(2x2)"}, "which all ranks must start in one order"),
+        ({"schedule": "priority(partition=0)"}, "a piece needs more than 0 bytes"),
+        ({"schedule": "priority(partition=8, credit=4)"}, "with a credit below the partition. try: credit=32"),
+        ({"schedule": "mgwfbp(best)"}, "exact or greedy"),
+    ],
+)
+def test_r5_what_needs_all_gradients_at_once_is_refused_where_the_step_is_crossed(changes, complaint):
+    with pytest.raises(Refused) as caught:
+        compose(Run(workers=4, **{"schedule": "priority", **changes}))
+    assert complaint in str(caught.value)
+    assert compose(Run(workers=4, schedule="priority")) is not None
+
+
+def test_r4_priority_with_elastic_is_refused_by_its_traits():
+    elastic = Trait("elastic", elastic=True)
+    found = list(elastic_steps_end(axes(membership=elastic, schedule=schedules.MENU.make("priority"))))
+    assert "schedule priority with membership elastic" in str(found[0])
+
+
+def test_a_compressor_that_needs_whole_tensors_is_refused_where_they_are_cut():
+    whole = Trait("powersgd", aligned=True)
+    rounds = Trait("gtopk", aligned=False, wires=lambda layout, chunk, size: (1, 2))
+    priority = schedules.MENU.make("priority")
+    assert "needs whole tensors" in str(next(common_order(axes(schedule=priority, compressor=whole))))
+    assert "several rounds per chunk" in str(next(common_order(axes(schedule=priority, compressor=rounds))))
+    assert not list(common_order(axes(compressor=whole)))
+
+
+def test_a_note_says_whose_order_priority_follows():
+    assert "schedule priority follows the order of rank 0" in compose(Run(workers=2, schedule="priority")).notes
 
 
 def test_a_rounding_compressor_leaves_a_note():

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from paceline.comm.board import MemoryBoard
 from paceline.comm.ground import STAGING, Ground, typed
 from paceline.comm.queue import Op, QueueWork
 from paceline.comm.sums import add_up, sum_into
@@ -179,6 +180,10 @@ class Lockstep:
                 "a window of some ranks", why="its memory belongs to all of them", remedy="a run without servers"
             )
         return SharedBuffers(self._ground, numel, dtype, sources, shows)
+
+    def board(self, length: int) -> MemoryBoard:
+        """Where rank 0 says what all do next; at most `length` numbers are on it. Collective."""
+        return MemoryBoard(self._ground, self.members[0], length)
 
     def split(self, groups: Sequence[Sequence[int]]) -> Lockstep:
         """The comm of this rank's group. Groups cover all ranks; each makes the same calls with the same sizes."""

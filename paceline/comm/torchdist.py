@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -92,6 +93,48 @@ class Added:
     def is_completed(self) -> bool:
         """Only a look: answering here would take part in the training thread's time."""
         return not self._owned and Together(self._rest).is_completed()
+
+
+class GroupBoard:
+    """Broadcasts of one number each; those who listen have the next one posted, so that it can come at any time."""
+
+    def __init__(self, comm: TorchDist, group: Any, first: int) -> None:
+        self._comm, self._group, self._first = comm, group, first
+        self._posted: deque[tuple[Tensor, Any]] = deque()
+
+    def say(self, value: int) -> None:
+        self._post(value)
+        while self._posted and self._posted[0][1].is_completed():
+            self._posted.popleft()
+
+    def _post(self, value: int = 0) -> None:
+        number = torch.tensor([value], dtype=torch.int64)
+        self._posted.append((number, dist.broadcast(number, self._first, group=self._group, async_op=True)))
+
+    def heard(self) -> int | None:
+        if not self._posted:
+            self._post()
+        number, work = self._posted[0]
+        if not work.is_completed():
+            return None
+        return self._take(number, work, self._comm.deadline, "")
+
+    def hear(self, key: object = "", deadline: float | None = None) -> int:
+        if not self._posted:
+            self._post()
+        return self._take(*self._posted[0], self._comm.deadline if deadline is None else deadline, key)
+
+    def _take(self, number: Tensor, work: Any, seconds: float, key: object) -> int:
+        try:
+            work.wait(timedelta(seconds=seconds))
+        except RuntimeError as problem:
+            raise PeerLost(
+                f"rank {self._first} stopped answering while it was to say what leaves next, {key}",
+                why=_first_line(problem),
+                rank=self._first,
+            ) from None
+        self._posted.popleft()
+        return int(number)
 
 
 class TorchDist:
@@ -271,6 +314,13 @@ class TorchDist:
 
     def started(self, what: str, work: Any, after: Callable[[], Any] | None = None) -> TorchWork:
         return TorchWork(self, work, what, after)
+
+    def board(self, length: int) -> GroupBoard:
+        """Where rank 0 says what all do next, in a group of its own. Collective."""
+        limit = timedelta(seconds=self.deadline)
+        # only the members make it: servers of a parameter server are in the job, but do not train
+        group = dist.new_group(list(self.members), timeout=limit, backend="gloo", use_local_synchronization=True)
+        return GroupBoard(self, group, self.members[0])
 
     def split(self, groups: Sequence[Sequence[int]]) -> TorchDist:
         """The comm of this rank's group; collective over all ranks."""

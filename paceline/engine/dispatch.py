@@ -1,19 +1,26 @@
 """Which unit may leave now: pure, no I/O, no clock, no torch.
 
-It is told what happened and answers with the units that may leave. The engine feeds it from autograd hooks;
-a simulator can feed it from an event heap and gets the same decisions.
+A dispatcher is told what happened and answers with the units that may leave. The engine feeds it from autograd
+hooks; a simulator can feed it from an event heap and gets the same decisions, as does whoever replays a log.
 
     begin(step)    a step began
     ready(slot)    a slot of an arena is filled on this rank
+    need(slot)     the forward of the next step has come to the layer of a slot
+    said(chunk)    rank 0 has let a chunk leave
     back(unit)     a unit has been combined among all ranks
 
-Chunks leave in the order of the plan on every rank, whatever the order in which gradients became ready there:
-collectives must be called in one order. A chunk with two phases sends the second when the first is back.
+Collectives must be called in one order on all ranks. Three ways to have one:
+
+    Dispatcher     the order of the plan, whatever the order in which gradients became ready here
+    Leader         rank 0 takes the ready chunk that is needed first, within a credit of bytes, and says so;
+    Follower       the others send what it said, in that order, each when it is ready here
+    Decoupled      first phases in the order of the plan, then second phases in the order of need
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from heapq import heappop, heappush
 
 from paceline.types import Unit
 
@@ -45,6 +52,12 @@ class Dispatcher:
             self._missing[chunk] -= 1
         return self._leaving()
 
+    def need(self, slot: int) -> list[Unit]:
+        return []
+
+    def said(self, chunk: int) -> list[Unit]:
+        raise ValueError("nobody leads: chunks leave in the order of the plan")
+
     def back(self, unit: Unit) -> list[Unit]:
         if unit.phase + 1 < self._phases:
             return [Unit(unit.step, unit.chunk, unit.phase + 1)]
@@ -56,3 +69,112 @@ class Dispatcher:
             units.append(Unit(self.step, self._next))
             self._next += 1
         return units
+
+
+class Leader(Dispatcher):
+    """The ready chunk with the smallest `urgency` leaves first; at most `credit` bytes are under way.
+
+    Of the chunks that wait, none is more urgent than the one that leaves. A chunk that is larger than the credit
+    leaves alone.
+    """
+
+    def __init__(
+        self, needs: Sequence[Sequence[int]], *, urgency: Sequence[int], nbytes: Sequence[int], credit: int
+    ) -> None:
+        super().__init__(needs)
+        self._urgency, self._nbytes, self._credit = tuple(urgency), tuple(nbytes), credit
+
+    def begin(self, step: int) -> list[Unit]:
+        self._urgent: set[int] = set()
+        self._heap: list[tuple[int, int]] = []
+        self._left: set[int] = set()
+        self._under_way = 0
+        super().begin(step)
+        return self._take([chunk for chunk, slots in enumerate(self._needs) if not slots])
+
+    def ready(self, slot: int) -> list[Unit]:
+        super().ready(slot)
+        return self._take([chunk for chunk in self._waiting_for.get(slot, ()) if self._missing[chunk] == 0])
+
+    def need(self, slot: int) -> list[Unit]:
+        """A layer waits: its chunks come before all others, which only matters if forward takes another way."""
+        due = [chunk for chunk in self._waiting_for.get(slot, ()) if chunk not in self._left]
+        self._urgent.update(due)
+        return self._take([chunk for chunk in due if self._missing[chunk] == 0])
+
+    def back(self, unit: Unit) -> list[Unit]:
+        self._under_way -= self._nbytes[unit.chunk]
+        return self._take(())
+
+    def _take(self, chunks: Sequence[int]) -> list[Unit]:
+        for chunk in chunks:
+            heappush(self._heap, (-1 if chunk in self._urgent else self._urgency[chunk], chunk))
+        units = []
+        while self._heap and self._fits(self._heap[0][1]):
+            _, chunk = heappop(self._heap)
+            if chunk not in self._left:
+                self._left.add(chunk)
+                self._under_way += self._nbytes[chunk]
+                units.append(Unit(self.step, chunk))
+        return units
+
+    def _fits(self, chunk: int) -> bool:
+        gone = chunk in self._left  # it was made urgent and left; its older entry is dropped
+        return gone or self._under_way == 0 or self._under_way + self._nbytes[chunk] <= self._credit
+
+    def _leaving(self) -> list[Unit]:
+        return []
+
+
+class Follower(Dispatcher):
+    """Chunks leave in the order in which rank 0 said them."""
+
+    def begin(self, step: int) -> list[Unit]:
+        self._order: list[int] = []
+        return super().begin(step)
+
+    @property
+    def listening(self) -> bool:
+        """Whether rank 0 has more to say in this step."""
+        return len(self._order) < len(self._needs)
+
+    def said(self, chunk: int) -> list[Unit]:
+        self._order.append(chunk)
+        return self._leaving()
+
+    def _leaving(self) -> list[Unit]:
+        units = []
+        while self._next < len(self._order) and self._missing[self._order[self._next]] == 0:
+            units.append(Unit(self.step, self._order[self._next]))
+            self._next += 1
+        return units
+
+
+class Decoupled(Dispatcher):
+    """Phase 0 of all chunks in the order of the plan; then phase 1 in the order of need, each when its phase 0 is back.
+
+    No second phase leaves before the last first phase: so all ranks call in one order, whatever comes back first.
+    """
+
+    def __init__(self, needs: Sequence[Sequence[int]], *, urgency: Sequence[int]) -> None:
+        super().__init__(needs, phases=2)
+        self._second = sorted(range(len(self._needs)), key=lambda chunk: (urgency[chunk], chunk))
+
+    def begin(self, step: int) -> list[Unit]:
+        self._reduced: set[int] = set()
+        self._gathering = 0
+        return super().begin(step)
+
+    def back(self, unit: Unit) -> list[Unit]:
+        if unit.phase == 0:
+            self._reduced.add(unit.chunk)
+        units = []
+        while self._may_gather():
+            units.append(Unit(self.step, self._second[self._gathering], 1))
+            self._gathering += 1
+        return units
+
+    def _may_gather(self) -> bool:
+        if self._gathering == len(self._second) or self._next < len(self._needs):
+            return False
+        return self._second[self._gathering] in self._reduced

@@ -5,6 +5,7 @@ offer(slot) -> dispatcher -> channel.start(unit) -> ... -> finish(): wait for al
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -80,7 +81,8 @@ class Engine:
             first += count
         found.sort(key=lambda entry: (entry[0], entry[1].arena, entry[1].start))
         self.chunks = [Chunk(k, c.start, c.stop, c.arena) for k, (_, c, _) in enumerate(found)]
-        self._dispatcher = Dispatcher([needs for _, _, needs in found], phases=self._exchange.phases)
+        self.needs = [needs for _, _, needs in found]
+        self._dispatcher: Dispatcher = Dispatcher(self.needs, phases=self._exchange.phases)
         self._slots = [(arena, i) for arena in self.arenas for i in range(len(arena.layout.slots))]
         self._sources = [view for arena in self.arenas for view in arena.source_views]
 
@@ -95,7 +97,7 @@ class Engine:
     # one step -----------------------------------------------------------------------------------
 
     def begin(self, step: int) -> None:
-        self._flying: list[tuple[Unit, Work]] = []
+        self._flying: deque[tuple[Unit, Work]] = deque()
         self.arrived: dict[int, None] = {}  # a set that keeps the order
         self._note("begin", step)
         self._send(self._dispatcher.begin(step))
@@ -141,13 +143,11 @@ class Engine:
             arena.tail[index] = value
 
     def _wait(self) -> None:
-        position = 0
-        while position < len(self._flying):
-            unit, work = self._flying[position]
+        while self._flying:
+            unit, work = self._flying.popleft()
             work.wait()
             self._note("back", unit.step, unit.chunk, unit.phase)
             self._send(self._dispatcher.back(unit))
-            position += 1
 
     def _send(self, units: Sequence[Unit]) -> None:
         for unit in units:

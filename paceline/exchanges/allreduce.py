@@ -30,6 +30,7 @@ class AllReduce(Member):
     takes_topology: ClassVar[bool] = False
     asynchronous: ClassVar[bool] = False
     shares_results: ClassVar[bool] = True
+    one_call: ClassVar[bool] = True
     topology: ClassVar[None] = None
 
     def check(self, cluster: Cluster) -> None:

@@ -35,6 +35,7 @@ class Hierarchical(Member):
     servers: ClassVar[int] = 0
     takes_topology: ClassVar[bool] = False
     asynchronous: ClassVar[bool] = False
+    one_call: ClassVar[bool] = False
     shares_results: ClassVar[bool] = False
 
     def __post_init__(self) -> None:

@@ -31,6 +31,7 @@ class Neighbor(Member):
     servers: ClassVar[int] = 0
     takes_topology: ClassVar[bool] = True
     asynchronous: ClassVar[bool] = False
+    one_call: ClassVar[bool] = True
     shares_results: ClassVar[bool] = False
 
     def __str__(self) -> str:

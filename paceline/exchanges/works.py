@@ -22,6 +22,10 @@ class Chain:
             self._work.wait(deadline)
             self._work = next(self._works, None)
 
+    def round_done(self) -> bool:
+        """Whether the round that is under way is through; there may be more."""
+        return self._work is None or self._work.done()
+
     def done(self) -> bool:
         """Only a look: going on here would let ranks call in different orders."""
         return self._work is None

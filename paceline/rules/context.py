@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from paceline.engine.engine import Engine
+    from paceline.engine.gates import Gates
     from paceline.protocols import Comm, Exchange
 
 
@@ -32,6 +33,7 @@ class Context:
     loss_scale: Any = None
     private_gradients: bool = False
     clock: Callable[[], float] = time.monotonic  # one for all processes of a host
+    open_gates: Callable[[Callable[[Sequence[int]], None]], Gates] | None = None  # where a schedule crosses the step
 
 
 class Carrier:

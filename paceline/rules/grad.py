@@ -32,7 +32,11 @@ class Grad(Member):
     needs: ClassVar[str] = "consensus"
 
     def bind(self, context: Context) -> GradDuty:
-        return GradDuty(context)
+        if context.open_gates is None:
+            return GradDuty(context)
+        from paceline.rules.crossing import CrossingDuty
+
+        return CrossingDuty(context)
 
 
 class GradDuty:
@@ -91,6 +95,12 @@ class GradDuty:
 
     def discard(self) -> None:
         """Nothing leaves before backward."""
+
+    def finish(self) -> None:
+        """A step is over when its update is."""
+
+    def close(self) -> None:
+        """Nothing is held."""
 
     def leave(self) -> None:
         """Everything has left from the hooks of backward."""

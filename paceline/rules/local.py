@@ -37,6 +37,12 @@ class LocalDuty:
         for carrier in self._carriers:
             carrier.drop()
 
+    def finish(self) -> None:
+        """A step is over when its update is."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
     def begin(self) -> None:
         """A step begins: forward is about to run."""
 

@@ -9,5 +9,6 @@ MENU = Menu(
         "wfbp": "paceline.schedules.wfbp:Wfbp",
         "fusion": "paceline.schedules.fusion:Fusion",
         "mgwfbp": "paceline.schedules.mgwfbp:MgWfbp",
+        "priority": "paceline.schedules.priority:Priority",
     },
 )

@@ -19,3 +19,8 @@ class Traits(Member):
     decouples: ClassVar[bool] = False
     measures: ClassVar[bool] = False
     cuts_tensors: ClassVar[bool] = False
+
+    @property
+    def credit_bytes(self) -> int:
+        """Bytes that may be under way at once, where the order is decided as chunks leave."""
+        return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -33,7 +33,7 @@ class Training:
 
     def steps(self, count: int, meter: Meter) -> None:
         """`count` updates; the meter learns where the time went."""
-        for _ in range(count):
+        for number in range(count):
             meter.start()
             for _ in range(self.accumulate):
                 batch = next(self.batches)
@@ -45,9 +45,18 @@ class Training:
                 self.pace.scaled(loss).backward()
                 meter.lap("backward")
                 self.pace.step()
-            meter.add("exposed", self.pace.times.exposed)
-            meter.add("update", self.pace.times.update)
+            self._account(self.pace.times, meter)
+            if number + 1 == count:  # nothing is left to the time after the clock
+                last = self.pace.finish()
+                self._account(replace(last, in_forward=0.0, in_backward=0.0), meter)
             meter.stop()
+
+    def _account(self, times: Any, meter: Meter) -> None:
+        """Waiting and updating that passed inside forward or backward is counted once, as what it was."""
+        meter.add("exposed", times.exposed)
+        meter.add("update", times.update)
+        meter.add("forward", -times.in_forward)
+        meter.add("backward", -times.in_backward)
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
         if self.precision == "fp32":

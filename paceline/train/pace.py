@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from paceline.bench.profile import StepProfile
+from paceline.engine.crossing import CrossingEngine
 from paceline.engine.device import CpuDevice, Device
 from paceline.engine.engine import Engine
+from paceline.engine.gates import Gates
 from paceline.errors import WorkloadError, WrongCommand
 from paceline.protocols import Comm, Exchange
 from paceline.rules.context import Context
+from paceline.rules.crossing import CrossingDuty
 from paceline.train.evaluate import averaged_statistics
 from paceline.train.planning import Planning
 from paceline.train.scaling import LossScale
@@ -29,10 +32,16 @@ from paceline.types import Axes, Event, Lane, View
 
 @dataclass(slots=True)
 class StepTimes:
-    """Seconds of the last step that were spent inside `step()`."""
+    """Seconds of the last step: waiting for communication, and updating.
+
+    Where a schedule crosses the step, `in_forward` of them passed inside forward and `in_backward` at the beginning
+    of backward; all others passed inside `step()`.
+    """
 
     exposed: float = 0.0
     update: float = 0.0
+    in_forward: float = 0.0
+    in_backward: float = 0.0
 
 
 class Pace:
@@ -64,6 +73,7 @@ class Pace:
         self.accumulate, self.loss_scale = accumulate, loss_scale
         self.times, self.steps, self._micro, self._clock = StepTimes(), 0, 0, clock
         self.engines: list[Engine] = []
+        self._hooks: list[Any] = []
         self._device, self._named = device or CpuDevice(), trainable(model)
         start_equal(model, comm)
         self._view = View(comm.rank, comm.size, comm.placement)
@@ -79,16 +89,18 @@ class Pace:
                 clip_norm=clip_norm,
                 loss_scale=loss_scale,
                 private_gradients=private_gradients,
+                open_gates=self._open_gates if axes.schedule.crosses_step else None,
             )
         )
         self._planning = self._plans(profile) if axes.schedule.measures and self.duty.averages_gradients else None
-        self._hooks = [p.register_post_accumulate_grad_hook(self._on_grad) for _, p in self._named]
+        self._hooks += [p.register_post_accumulate_grad_hook(self._on_grad) for _, p in self._named]
         # The first step begins with its first gradient, so that a checkpoint may still be loaded after wrap.
         self._begun = False
 
     def _open_lane(self, lane: Lane, exchange: Exchange | None = None) -> Engine:
         """An engine for one vector over all parameters."""
-        engine = Engine(
+        kind = CrossingEngine if self.axes.schedule.crosses_step else Engine
+        engine = kind(
             [name for name, _ in self._named],
             [parameter for _, parameter in self._named],
             lane=lane,
@@ -102,6 +114,16 @@ class Pace:
         )
         self.engines.append(engine)
         return engine
+
+    def _open_gates(self, arrive: Callable[[Sequence[int]], None]) -> Gates:
+        """Forward waits for its parameters from now on, and so does whoever saves or loads them."""
+        self._hooks += [
+            self.model.register_state_dict_pre_hook(lambda *_: self.duty.finish()),
+            self.model.register_load_state_dict_pre_hook(lambda *_: self.duty.finish()),
+            self.optimizer.register_state_dict_pre_hook(lambda *_: self.duty.finish()),
+            self.optimizer.register_load_state_dict_pre_hook(lambda *_: self.duty.finish()),
+        ]
+        return Gates(self.model, [parameter for _, parameter in self._named], arrive)
 
     def watch(self) -> Watch:
         """Look at layer times from now on; rule grad only."""
@@ -132,9 +154,24 @@ class Pace:
             self.steps += 1
             if self._planning is not None and self._planning.stepped():
                 self._planning = None
-        self.times.exposed, self.times.update = waited - left, left - began + self._clock() - waited
+        self.times = self._times(waited - left, left - began + self._clock() - waited)
         self._begin()
         return committed
+
+    def _times(self, exposed: float, update: float) -> StepTimes:
+        if not isinstance(self.duty, CrossingDuty):
+            return StepTimes(exposed, update)
+        spent = self.duty.take_spent()
+        in_forward = spent.waited + spent.updated - spent.in_backward
+        return StepTimes(exposed + spent.waited, update + spent.updated, in_forward, spent.in_backward)
+
+    def finish(self) -> StepTimes:
+        """Apply what is outstanding of the last step, where a schedule crosses it; then parameters may be read.
+
+        Saving, loading and running the model do so by themselves. Returns the time that it took.
+        """
+        self.duty.finish()
+        return self._times(0.0, 0.0)
 
     def synchronize(self) -> None:
         """Set p.grad to the mean gradient now, as this rank's own memory, to look at it or change it before step()."""
@@ -186,6 +223,7 @@ class Pace:
     @contextlib.contextmanager
     def averaged(self) -> Iterator[None]:
         """Inside, BatchNorm statistics are the mean over ranks: for evaluation and checkpoints."""
+        self.finish()
         with averaged_statistics(self.model, self.comm):
             yield
 
@@ -195,6 +233,7 @@ class Pace:
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs beside model and optimizer."""
+        self.finish()
         scale = None if self.loss_scale is None else self.loss_scale.state()
         return {
             "steps": self.steps,
@@ -214,6 +253,7 @@ class Pace:
         self.duty.restore(state["rule"])
 
     def close(self) -> None:
+        self.duty.close()
         for hook in self._hooks:
             hook.remove()
 

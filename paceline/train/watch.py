@@ -25,6 +25,8 @@ class Watch:
         self._forwards: list[tuple[float, dict[int, float], float]] = []
         self._backwards: list[list[float]] = []
         self._steps: list[float] = []
+        self._entered: dict[int, float] = {}
+        self._span: tuple[float, float] | None = None
         self._hooks = self._hook(model)
         self._own_log = engine.log is None
         if self._own_log:
@@ -38,28 +40,30 @@ class Watch:
         return hooks + [module.register_forward_pre_hook(self._enter) for module in watched.values()]
 
     def _begin(self, module: nn.Module, arguments: Any) -> None:
-        self._began, self._entered = self._clock(), dict[int, float]()
+        self._began, self._entered = self._clock(), {}
 
     def _enter(self, module: nn.Module, arguments: Any) -> None:
         self._entered.setdefault(id(module), self._clock())
 
     def _end(self, module: nn.Module, arguments: Any, result: Any) -> None:
-        self._forward = (self._began, self._entered, self._clock())
+        self._span = (self._began, self._clock())
 
     def stepped(self) -> None:
         """A step is over."""
         events = (self._engine.log or [])[self._seen :]
         self._seen += len(events)
         at = {event.what: event.seconds for event in events if event.kind == "ready"}
-        if not hasattr(self, "_forward"):  # not called as a module: the first gradient is all that is known
-            first = min(at.values(), default=self._clock())
-            self._forward = (first, {}, first)
-        last = max(at.values(), default=self._forward[2])
-        self._backwards.append([at.get(slot, last) - self._forward[2] for slot in range(len(self._owners))])
-        self._forwards.append(self._forward)
         now = self._clock()
+        began, end = self._span or self._guess(min(at.values(), default=now))
+        last = max(at.values(), default=end)
+        self._backwards.append([at.get(slot, last) - end for slot in range(len(self._owners))])
+        self._forwards.append((began, self._entered, end))
         self._steps.append(now - self._last)
-        self._last = now
+        self._last, self._entered, self._span = now, {}, None
+
+    def _guess(self, ready: float) -> tuple[float, float]:
+        """Where only parts of the model are called: from the first of them to the first gradient."""
+        return min(self._entered.values(), default=ready), ready
 
     def profile(self, *, model: str = "", batch_size: int = 0) -> StepProfile:
         """Medians over the steps that were watched; the hooks are gone afterwards."""

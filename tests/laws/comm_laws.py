@@ -174,6 +174,19 @@ def folded(window, source):
     assert window.fold(source, into, clear=True)
     return into
 
+def boards_are_read_in_order_beside_collectives(comm):
+    board = comm.board(5)
+    out = torch.zeros(3)
+    for turn in range(4):
+        numbers = [10 * turn + k for k in range(4)]
+        for number in numbers:
+            if comm.rank == 0:
+                board.say(number)
+            else:
+                assert board.hear("a number") == number
+        comm.all_sum(torch.ones(3), out).wait()
+        assert out[0] == comm.size
+
 
 LAWS = (
     sums_of_any_tensor,
@@ -190,4 +203,5 @@ LAWS = (
     broadcasts_keep_memory_formats,
     counted_bytes_are_the_declared_ones,
     windows_need_no_help_of_their_target,
+    boards_are_read_in_order_beside_collectives,
 )

@@ -79,4 +79,5 @@ def together(comm, make, data, optimizer="momentum", accumulate=1, **axes):
             loss_of(model, x[first : first + share], y[first : first + share]).backward()
             committed = pace.step()
         assert committed
+    pace.finish()
     return flat(model)

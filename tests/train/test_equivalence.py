@@ -7,7 +7,7 @@ from paceline import schedules
 from paceline.comm.thread import run_ranks
 from tests.train.problems import alone, batches, mlp, together
 
-SCHEDULES = (*schedules.MENU.names(), "fusion(mb=0.0005)", "mgwfbp(greedy)")
+SCHEDULES = (*schedules.MENU.names(), "fusion(mb=0.0005)", "mgwfbp(greedy)", "priority(partition=0.0005, credit=0.001)")
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])

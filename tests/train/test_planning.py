@@ -108,3 +108,18 @@ def test_a_profile_that_cannot_be_read_is_refused_before_any_worker_starts(tmp_p
         compose(Run(workers=2, profile=str(path)))
     path.write_text(json.dumps(slow_link().to_dict()))
     assert compose(Run(workers=2, profile=str(path))) is not None
+
+
+def test_a_model_whose_parts_are_called_one_by_one_has_a_profile():
+    def work(comm):
+        model = mlp()
+        axes = compose(Run(workers=comm.size, schedule="mgwfbp"))
+        pace = Pace(model, torch.optim.SGD(model.parameters(), lr=0.1), comm=comm, axes=axes)
+        for x, y in batches(steps=WATCHED + 1):
+            nn.functional.cross_entropy(model[2](model[1](model[0](x))), y).backward()
+            pace.step()
+        return pace.engines[0].profile
+
+    (profile,) = run_ranks(1, work)
+    assert profile.forward[-1] < profile.forward[0] < profile.forward_seconds
+    assert profile.ready[0] == 0.0 < profile.ready[-1] == profile.backward

@@ -1,0 +1,164 @@
+"""An engine whose units may come back as late as the next forward needs them.
+
+    backward of t            | step() |  forward of t+1
+    offer offer offer offer   close      need(first layer) need(second) ...        finish
+       \\     \\ leave        \\ leave       back                 back
+
+Within a step rank 0 leads: it picks the ready chunk that is needed first, keeps to a credit, and says what it picked
+on a board; the others send in that order. All units of a step are back before the first gradient of the next enters
+the arena. The first steps, until the plan is made, do not cross.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from paceline.engine.dispatch import Decoupled, Dispatcher, Follower, Leader
+from paceline.engine.engine import Engine
+from paceline.protocols import Board, Work
+from paceline.types import Unit
+
+
+class CrossingEngine(Engine):
+    """`crossing` is whether the plan is made; `settled` whether nothing is under way."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        self.crossing, self.settled = False, True
+        self._board: Board | None = None
+        super().__init__(*arguments, **settings)
+
+    def _plan(self) -> None:
+        super()._plan()
+        self.crossing = self.profile is not None
+        self._phases = self._exchange.phases
+        if not self.crossing:
+            return
+        self._covers: list[list[int]] = [[] for _ in self._sources]
+        for chunk, slots in enumerate(self.needs):
+            for slot in slots:
+                self._covers[slot].append(chunk)
+        self.urgency = self._urgencies()
+        self._dispatcher = self._make_dispatcher()
+
+    def _urgencies(self) -> list[int]:
+        """The place of each chunk in the order of need; flags, which every slot needs, come first."""
+        assert self.profile is not None
+        starts = [time for arena in self.arenas for time in self.profile.for_layout(arena.layout).forward]
+        needed = [min((starts[slot] for slot in slots), default=0.0) for slots in self.needs]
+        first = [
+            len(slots) != len(own) for slots, own in zip(self.needs, map(self._slots_inside, self.chunks), strict=True)
+        ]
+        ranked = sorted(range(len(needed)), key=lambda chunk: (not first[chunk], needed[chunk], -chunk))
+        places = dict(zip(ranked, range(len(ranked)), strict=True))
+        return [places[chunk] for chunk in range(len(ranked))]
+
+    def _slots_inside(self, chunk: Any) -> tuple[int, ...]:
+        return self.arenas[chunk.arena].layout.slots_in(chunk.start, chunk.stop)
+
+    def _make_dispatcher(self) -> Dispatcher:
+        if self.schedule.decouples:
+            self._board = None
+            return Decoupled(self.needs, urgency=self.urgency)
+        self._board = self.comm.board(2 * len(self.chunks) + 8)
+        if self.comm.rank:
+            return Follower(self.needs)
+        sizes = [chunk.numel * self.arenas[chunk.arena].layout.itemsize for chunk in self.chunks]
+        return Leader(self.needs, urgency=self.urgency, nbytes=sizes, credit=self.schedule.credit_bytes)
+
+    # one step -----------------------------------------------------------------------------------
+
+    def begin(self, step: int) -> None:
+        self._back: set[int] = set()
+        self._absent: list[int] | None = None
+        self.settled = False
+        super().begin(step)
+
+    def offer(self, slot: int) -> None:
+        self.arrived[slot] = None
+        self._ready(slot)
+        self.advance()
+
+    def close(self) -> None:
+        """Backward is over: slots without a gradient get a zero and a lowered flag. Waits for nothing."""
+        if self._absent is not None:
+            return
+        self._absent = self.missing()
+        self._flag(self._absent, 0)
+        for slot in self._absent:
+            self._sources[slot].zero_()
+            self._ready(slot)
+        self.advance()
+
+    def advance(self) -> None:
+        """Whatever can go on without waiting, does."""
+        self.comm.progress()
+        if not self.crossing:
+            return
+        while self._flying and _there(self._flying[0][1]):
+            self._retire()
+        while self._listens():
+            assert self._board is not None
+            chunk = self._board.heard()
+            if chunk is None:
+                return
+            self._said(chunk)
+
+    def need(self, slots: Iterable[int]) -> None:
+        """Until everything that these slots and their flags travel in is back."""
+        due = {chunk for slot in slots for chunk in self._covers[slot]} - self._back
+        if not due:
+            return
+        for slot in slots:
+            self._note("need", self._dispatcher.step, slot)
+            self._send(self._dispatcher.need(slot))
+        while not due <= self._back:
+            if self._flying:
+                self._retire()
+            else:
+                assert self._board is not None
+                self._said(self._board.hear(f"step {self._dispatcher.step}"))
+        self.device.rejoin()
+
+    def finish(self) -> None:
+        if self.settled:
+            return
+        if self.crossing:
+            self.close()
+            self.need(range(len(self._sources)))
+            self._drain()
+            self._flag(self._absent or (), 1)
+        else:
+            super().finish()
+        self.settled = True
+
+    def _drain(self) -> None:
+        """Chunks that no slot needs, if a schedule makes such."""
+        while len(self._back) < len(self.chunks):
+            self._retire() if self._flying else self._said(self._board.hear())  # type: ignore[union-attr]
+
+    def _retire(self) -> None:
+        unit, work = self._flying.popleft()
+        work.wait()
+        self._note("back", unit.step, unit.chunk, unit.phase)
+        if unit.phase + 1 == self._phases:
+            self._back.add(unit.chunk)
+        self._send(self._dispatcher.back(unit))
+
+    def _listens(self) -> bool:
+        return isinstance(self._dispatcher, Follower) and self._dispatcher.listening
+
+    def _said(self, chunk: int) -> None:
+        self._note("said", self._dispatcher.step, chunk)
+        self._send(self._dispatcher.said(chunk))
+
+    def _send(self, units: Sequence[Unit]) -> None:
+        if self._board is not None and self.comm.rank == 0 and self.crossing:
+            for unit in units:
+                self._board.say(unit.chunk)
+        super()._send(units)
+
+
+def _there(work: Work) -> bool:
+    """Whether a work can be retired without waiting; a work with a codec still has to decode."""
+    return bool(getattr(work, "round_done", work.done)())

@@ -1,0 +1,98 @@
+"""Where forward stops until parameters are there: before every module that owns or uses them.
+
+A module owns the parameters that it holds itself. Some modules use those of others without calling them (attention
+multiplies with the weight of its output layer): `learn` watches a forward and gives such modules a gate, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+Arrive = Callable[[Sequence[int]], None]
+
+
+class Gates:
+    """`arrive(positions)` is called before a module runs, with the positions of the parameters that it uses."""
+
+    def __init__(self, model: nn.Module, parameters: Iterable[Tensor], arrive: Arrive) -> None:
+        self._model, self._arrive = model, arrive
+        self._position = {id(parameter): k for k, parameter in enumerate(parameters)}
+        self._uses: dict[nn.Module, list[int]] = {}
+        self._hooks: list[Any] = []
+        for module in model.modules():
+            self._open(module, [self._position.get(id(p), -1) for p in module.parameters(recurse=False)])
+        self._lesson: Lesson | None = Lesson(model, self._position, self._open)
+
+    def _open(self, module: nn.Module, positions: Iterable[int]) -> None:
+        """A gate before this module for these parameters."""
+        known = self._uses.get(module)
+        fresh = [k for k in positions if k >= 0 and k not in (known or ())]
+        if known is None and fresh:
+            known = self._uses.setdefault(module, [])
+            uses, arrive = known, self._arrive  # a closure, so that a copied model does not copy what trains it
+
+            def stop(module: nn.Module, arguments: Any) -> None:
+                arrive(uses)
+
+            self._hooks.append(module.register_forward_pre_hook(stop, prepend=True))
+        if known is not None:
+            known += fresh
+
+    def learned(self) -> None:
+        """No more watching: every forward from now on uses parameters where those before did."""
+        if self._lesson is not None:
+            self._lesson.close()
+            self._lesson = None
+
+    def close(self) -> None:
+        self.learned()
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+
+class Lesson(TorchFunctionMode):
+    """While a forward runs: which module uses which parameter, called or not."""
+
+    def __init__(
+        self, model: nn.Module, position: dict[int, int], found: Callable[[nn.Module, Iterable[int]], None]
+    ) -> None:
+        super().__init__()
+        self._model, self._position, self._found = model, position, found
+        self._inside: list[nn.Module] = []
+        self._hooks = [
+            hook
+            for module in model.modules()
+            for hook in (
+                module.register_forward_pre_hook(self._enter, prepend=True),
+                module.register_forward_hook(self._leave, always_call=True),
+            )
+        ]
+
+    def _enter(self, module: nn.Module, arguments: Any) -> None:
+        if not self._inside:
+            self.__enter__()
+        self._inside.append(module)
+
+    def _leave(self, module: nn.Module, arguments: Any, result: Any) -> None:
+        while self._inside and self._inside.pop() is not module:
+            pass  # modules that an exception left
+        if not self._inside:
+            self.__exit__(None, None, None)
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self._inside and getattr(function, "__name__", "") != "__get__":  # a look at shape or dtype is no use
+            used = [
+                self._position.get(id(leaf), -1) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)
+            ]
+            self._found(self._inside[-1], used)
+        return function(*args, **(kwargs or {}))
+
+    def close(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
