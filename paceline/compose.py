@@ -323,7 +323,7 @@ def tensor_by_tensor(run: Run, axes: Axes) -> Iterator[PacelineError]:
         "--precision fp16": (run.precision == "fp16", "a step that overflows could not be skipped as a whole"),
         f"--optimizer {run.optimizer}": (_word(run.optimizer) == "lbfgs", "it moves all parameters together"),
         "--compile": (run.compile, "layers wait inside forward, where a compiled graph cannot stop"),
-        f"rule {axes.rule}": (axes.rule.leaves != "backward", "it has no gradient of all ranks to wait for"),
+        f"rule {axes.rule}": (not _averages(axes), "it has no mean gradient to wait for"),
     }
     for what, (given, why) in asked.items():
         if given:
@@ -332,6 +332,28 @@ def tensor_by_tensor(run: Run, axes: Axes) -> Iterator[PacelineError]:
                 why=f"tensors are updated one by one while the next step runs, and {why}",
                 remedy="--schedule mgwfbp",
             )
+
+
+def _averages(axes: Axes) -> bool:
+    return bool(axes.rule.leaves == "backward" and axes.rule.needs == "consensus")
+
+
+def two_phases(axes: Axes) -> Iterator[PacelineError]:
+    """A schedule that decouples needs an exchange that can stop halfway, with plain numbers."""
+    if not axes.schedule.decouples:
+        return
+    if not hasattr(axes.exchange, "decoupled"):
+        yield WrongCommand(
+            f"schedule {axes.schedule} over exchange {axes.exchange}",
+            why="this exchange is not a reduce-scatter and an all-gather",
+            remedy="--exchange allreduce",
+        )
+    if axes.compressor.loss != "none":
+        yield WrongCommand(
+            f"compressor {axes.compressor} with schedule {axes.schedule}",
+            why="between reduce-scatter and all-gather a rank has only a part, which cannot be decoded",
+            remedy="--compress none, or --schedule mgwfbp",
+        )
 
 
 def common_order(axes: Axes) -> Iterator[PacelineError]:
@@ -434,6 +456,7 @@ _AXES_CHECKS: tuple[Callable[[Axes], Iterator[PacelineError]], ...] = (
     stale_lanes,
     elastic_steps_end,
     common_order,
+    two_phases,
 )
 
 

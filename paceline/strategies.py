@@ -80,6 +80,7 @@ STRATEGIES = {
             "ByteScheduler: pieces in the order of the next forward, which does not wait for all",
             schedule="priority",
         ),
+        Strategy("dear", "DeAR: reduce-scatter in backward, all-gather in the next forward", schedule="dear"),
         Strategy("p3", "P3: the same with small pieces", schedule="priority(partition=0.2, credit=0.8)"),
     )
 }

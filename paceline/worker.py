@@ -101,6 +101,8 @@ def measure(run: Run, training: Any, comm: Any, state: dict[str, Any]) -> dict[s
     state["step"] = 0
     with PeakMemory() as memory:
         training.steps(max(1, run.warmup), Meter())
+        while left := getattr(training.pace, "steps_to_plan", 0):
+            training.steps(left, Meter())  # what is measured below is the plan, not the way to it
     blocks, length = _lengths(run, training)
     meter, seconds, began = Meter(), [], time.process_time()
     before = comm.received(), pushed(comm)
@@ -219,6 +221,8 @@ def _plan(training: Any) -> dict[str, Any]:
     if not engines:
         return {}
     plan = {"schedule": str(engines[0].schedule), "chunks": len(sizes), "nbytes": sizes, "lanes": len(engines)}
+    if engines[0].tuning:
+        plan |= {"tuning": engines[0].tuning}
     if getattr(engines[0], "crossing", False):
         # who reads the events can see what each chunk waited for and how urgent it was
         plan |= {"needs": engines[0].needs, "urgency": engines[0].urgency}

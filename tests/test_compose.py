@@ -116,6 +116,10 @@ def test_r4_elastic_refuses_schedules_that_cross_the_step():
         ({"schedule": "priority(partition=0)"}, "a piece needs more than 0 bytes"),
         ({"schedule": "priority(partition=8, credit=4)"}, "with a credit below the partition. try: credit=32"),
         ({"schedule": "mgwfbp(best)"}, "exact or greedy"),
+        ({"schedule": "dear", "clip_norm": 1.0}, "--clip-norm 1 with schedule dear"),
+        ({"schedule": "dear", "exchange": "hierarchical(2x2)"}, "not a reduce-scatter and an all-gather"),
+        ({"schedule": "dear", "compress": "cast"}, "has only a part, which cannot be decoded"),
+        ({"schedule": "dear(mb=0)"}, "a chunk needs more than 0 MB"),
     ],
 )
 def test_r5_what_needs_all_gradients_at_once_is_refused_where_the_step_is_crossed(changes, complaint):

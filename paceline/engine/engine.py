@@ -64,6 +64,7 @@ class Engine:
         self.log: list[Event] | None = None
         self.profile: StepProfile | None = None  # not known before it is measured or given
         self.link = Link(0.0, 1e9)
+        self.tuning: dict[str, Any] = {}  # what schedule auto tried and chose
         self._plan()
 
     def _plan(self) -> None:

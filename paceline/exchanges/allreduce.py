@@ -39,6 +39,12 @@ class AllReduce(Member):
     def join(self, comm: Comm, view: View, lane: Lane) -> AllReduceChannel:
         return AllReduceChannel(comm)
 
+    def decoupled(self) -> Any:
+        """The same sum in two phases."""
+        from paceline.exchanges.halves import Halves
+
+        return Halves()
+
     def traffic(self, nbytes: int, cluster: Cluster) -> Sequence[Sequence[Flow]]:
         n = cluster.size
         bounds = spread(nbytes, n, grain=64)

@@ -36,6 +36,7 @@ class Ps(Member):
     takes_topology: ClassVar[bool] = False
     asynchronous: ClassVar[bool] = False
     shares_results: ClassVar[bool] = True
+    one_call: ClassVar[bool] = True
     topology: ClassVar[None] = None
 
     def __post_init__(self) -> None:

@@ -66,6 +66,7 @@ class Pushes:
     takes_topology: ClassVar[bool] = False
     asynchronous: ClassVar[bool] = False
     shares_results: ClassVar[bool] = True
+    one_call: ClassVar[bool] = True
     consensus: ClassVar[bool] = True
 
     def __init__(self, exchange: Any, bound: int | None) -> None:

@@ -10,5 +10,7 @@ MENU = Menu(
         "fusion": "paceline.schedules.fusion:Fusion",
         "mgwfbp": "paceline.schedules.mgwfbp:MgWfbp",
         "priority": "paceline.schedules.priority:Priority",
+        "dear": "paceline.schedules.dear:Dear",
+        "auto": "paceline.schedules.auto:Auto",
     },
 )

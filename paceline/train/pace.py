@@ -106,7 +106,7 @@ class Pace:
             lane=lane,
             comm=self.comm,
             view=self._view,
-            exchange=exchange or self.axes.exchange,
+            exchange=self._phased(exchange or self.axes.exchange),
             schedule=self.axes.schedule,
             compressor=self.axes.compressor,
             device=self._device,
@@ -114,6 +114,10 @@ class Pace:
         )
         self.engines.append(engine)
         return engine
+
+    def _phased(self, exchange: Exchange) -> Any:
+        """The exchange itself, or in two phases for a schedule that puts forward between them."""
+        return exchange.decoupled() if self.axes.schedule.decouples else exchange  # type: ignore[attr-defined]
 
     def _open_gates(self, arrive: Callable[[Sequence[int]], None]) -> Gates:
         """Forward waits for its parameters from now on, and so does whoever saves or loads them."""
@@ -131,7 +135,20 @@ class Pace:
 
     def _plans(self, profile: StepProfile | None) -> Planning:
         parameters = [parameter for _, parameter in self._named]
-        return Planning(self.model, self.engines[0], parameters, comm=self.comm, clock=self._clock, given=profile)
+        return Planning(
+            self.model,
+            self.engines[0],
+            parameters,
+            comm=self.comm,
+            clock=self._clock,
+            settle=self.duty.finish,
+            given=profile,
+        )
+
+    @property
+    def steps_to_plan(self) -> int:
+        """Steps until the plan is final, as far as one can say; 0 from then on."""
+        return 0 if self._planning is None else self._planning.left
 
     # the step -----------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from paceline.types import Unit
 from tests.train.problems import batches, build, flat, loss_of, mlp
 
 SMALL = "priority(partition=0.0005, credit=0.001)"
-CROSSING = [SMALL if name == "priority" else name for name in schedules.MENU.names()]
+CROSSING = [{"priority": SMALL, "dear": "dear(mb=0.0005)"}.get(name, name) for name in schedules.MENU.names()]
 CROSSING = [text for text in CROSSING if schedules.MENU.make(text).crosses_step]
 STEPS = WATCHED + 8
 

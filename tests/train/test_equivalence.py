@@ -7,11 +7,24 @@ from paceline import schedules
 from paceline.comm.thread import run_ranks
 from tests.train.problems import alone, batches, mlp, together
 
-SCHEDULES = (*schedules.MENU.names(), "fusion(mb=0.0005)", "mgwfbp(greedy)", "priority(partition=0.0005, credit=0.001)")
+PLAIN = ("bsp", "wfbp", "fusion", "fusion(mb=0.0005)")
+# these plan anew after some steps, or cross the step
+LEARNING = [name for name in schedules.MENU.names() if name not in PLAIN]
+LEARNING += ["mgwfbp(greedy)", "priority(partition=0.0005, credit=0.001)", "dear(mb=0.0005)", "auto(crossing=true)"]
+
+
+def check_equal(size, schedule, optimizer, dtype, tolerance):
+    expected = alone(lambda: mlp(dtype), lambda: batches(dtype), optimizer)
+    found = run_ranks(
+        size, lambda comm: together(comm, lambda: mlp(dtype), lambda: batches(dtype), optimizer, schedule=schedule)
+    )
+    for weights in found:
+        assert torch.equal(weights, found[0]), "replicas differ"
+        assert (weights - expected).abs().max() <= tolerance
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", PLAIN)
 @pytest.mark.parametrize(
     ("optimizer", "dtype", "tolerance"),
     [
@@ -22,13 +35,13 @@ SCHEDULES = (*schedules.MENU.names(), "fusion(mb=0.0005)", "mgwfbp(greedy)", "pr
     ],
 )
 def test_workers_equal_one_process(size, schedule, optimizer, dtype, tolerance):
-    expected = alone(lambda: mlp(dtype), lambda: batches(dtype), optimizer)
-    found = run_ranks(
-        size, lambda comm: together(comm, lambda: mlp(dtype), lambda: batches(dtype), optimizer, schedule=schedule)
-    )
-    for weights in found:
-        assert torch.equal(weights, found[0]), "replicas differ"
-        assert (weights - expected).abs().max() <= tolerance
+    check_equal(size, schedule, optimizer, dtype, tolerance)
+
+
+@pytest.mark.parametrize(("size", "optimizer"), [(1, "adamw"), (2, "nesterov"), (3, "adamw"), (4, "momentum")])
+@pytest.mark.parametrize("schedule", LEARNING)
+def test_workers_equal_one_process_while_the_schedule_learns(size, schedule, optimizer):
+    check_equal(size, schedule, optimizer, torch.float64, 1e-9)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])

@@ -9,6 +9,7 @@ from paceline.comm.thread import run_ranks
 from paceline.compose import compose
 from paceline.errors import Refused, WrongCommand
 from paceline.run import Run
+from paceline.schedules.auto import choose
 from paceline.train.pace import Pace
 from paceline.train.planning import WATCHED
 from tests.train.problems import batches, loss_of, mlp
@@ -123,3 +124,53 @@ def test_a_model_whose_parts_are_called_one_by_one_has_a_profile():
     (profile,) = run_ranks(1, work)
     assert profile.forward[-1] < profile.forward[0] < profile.forward_seconds
     assert profile.ready[0] == 0.0 < profile.ready[-1] == profile.backward
+
+
+# schedule auto ----------------------------------------------------------------------------------------------
+
+
+def test_a_later_candidate_must_be_clearly_faster():
+    assert choose([1.0, 0.99, 1.2]) == 0
+    assert choose([1.0, 0.97, 0.96]) == 1
+    assert choose([1.0, 0.97, 0.9]) == 2
+
+
+def fake_clock(schedule_of, seconds):
+    """A clock on which a step takes as long as its schedule is said to take."""
+    now = [0.0]
+
+    def clock():
+        schedule = schedule_of()
+        now[0] += seconds.get(str(schedule), 1.0) / 1000
+        return now[0]
+
+    return clock
+
+
+@pytest.mark.parametrize(
+    ("text", "best"), [("auto", "fusion(mb=4)"), ("auto(crossing=true)", "priority(partition=1, credit=4)")]
+)
+def test_auto_keeps_the_candidate_that_was_fastest_on_rank_zero(text, best, capsys):
+    def work(comm):
+        model, engines = mlp(), []
+        # other ranks see other times, and follow all the same
+        clock = fake_clock(lambda: engines[0].schedule if engines else None, {best: 0.5 if comm.rank == 0 else 9.0})
+        axes = compose(Run(workers=comm.size, schedule=text))
+        pace = Pace(model, torch.optim.SGD(model.parameters(), lr=0.1), comm=comm, axes=axes, clock=clock)
+        engines += pace.engines
+        left = []
+        for x, y in batches(steps=40):
+            left.append(pace.steps_to_plan)
+            loss_of(model, x, y).backward()
+            pace.step()
+        pace.finish()
+        return str(engines[0].schedule), engines[0].tuning, left
+
+    found = run_ranks(2, work)
+    assert [schedule for schedule, _, _ in found] == [best, best]
+    assert found[0][1] == found[1][1]
+    assert found[0][1]["chosen"] == best
+    assert f"schedule {text}: chose {best}" in capsys.readouterr().out
+    left = found[0][2]
+    assert left[0] == WATCHED + 1
+    assert left[WATCHED + 1 :] == list(range(left[WATCHED + 1], 0, -1)) + [0] * (40 - WATCHED - 1 - left[WATCHED + 1])
