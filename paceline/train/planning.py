@@ -79,6 +79,7 @@ class Planning:
             self._take(trials.current)
         if trials.left:
             return False
+        self._settle()  # ranks may be at different units of the last step
         seconds = torch.tensor(trials.seconds(), dtype=torch.float64)
         self._comm.broadcast(seconds, 0, "the trials").wait()
         best = choose(seconds.tolist())
@@ -88,8 +89,9 @@ class Planning:
             "seconds": dict(zip(map(str, trials.schedules), seconds.tolist(), strict=True)),
         }
         if self._comm.rank == 0:
-            shown = ", ".join(f"{name} {value * 1e3:.1f}" for name, value in self._engine.tuning["seconds"].items())
-            self._tell(f"schedule {trials.asked}: chose {trials.schedules[best]} (ms per step: {shown})")
+            self._tell(f"schedule {trials.asked} chose {trials.schedules[best]} of:")
+            for name, value in self._engine.tuning["seconds"].items():
+                self._tell(f"  {value * 1e3:9.1f} ms per step  {name}")
         return True
 
     def _take(self, schedule: Any) -> None:

@@ -170,7 +170,7 @@ def test_auto_keeps_the_candidate_that_was_fastest_on_rank_zero(text, best, caps
     assert [schedule for schedule, _, _ in found] == [best, best]
     assert found[0][1] == found[1][1]
     assert found[0][1]["chosen"] == best
-    assert f"schedule {text}: chose {best}" in capsys.readouterr().out
+    assert f"schedule {text} chose {best} of:" in capsys.readouterr().out
     left = found[0][2]
     assert left[0] == WATCHED + 1
     assert left[WATCHED + 1 :] == list(range(left[WATCHED + 1], 0, -1)) + [0] * (40 - WATCHED - 1 - left[WATCHED + 1])
