@@ -47,5 +47,6 @@ def explain(
             "chunks": list(found.chunks),
             "received": list(found.received),
             "rounds": found.rounds,
+            "prediction": None if found.prediction is None else vars(found.prediction),
         }
         write(json, jsons.dumps(values, indent=1) + "\n")

@@ -18,7 +18,7 @@ from paceline.engine.arena import Arena
 from paceline.engine.device import Device
 from paceline.engine.dispatch import Dispatcher
 from paceline.protocols import Channel, Comm, Compressor, Exchange, Schedule, Work
-from paceline.types import Chunk, Event, Lane, Link, Profile, Unit, View
+from paceline.types import Chunk, Event, Lane, Link, Plan, Profile, Unit, View
 
 Clock = Callable[[], float]
 
@@ -72,7 +72,7 @@ class Engine:
         found: list[tuple[int, Chunk, tuple[int, ...]]] = []
         first = 0
         for index, arena in enumerate(self.arenas):
-            plan = self.schedule.plan(self._profile_of(arena), self.link.seconds)
+            plan = self._cut(arena)
             count = len(arena.layout.slots)
             for chunk in plan.chunks(index):
                 tail = chunk.stop == arena.layout.numel and arena.layout.tail
@@ -92,8 +92,16 @@ class Engine:
         """For rules that say more to their exchange than an engine does."""
         return self._channel
 
-    def _profile_of(self, arena: Arena) -> Profile:
-        return Profile(arena.layout) if self.profile is None else self.profile.for_layout(arena.layout)
+    def _cut(self, arena: Arena) -> Plan:
+        """One chunk as long as a schedule that measures still does, so that hooks do not spoil the times."""
+        if self.profile is None:
+            known = Profile(arena.layout)
+            return (
+                Plan((0, arena.layout.numel))
+                if self.schedule.measures
+                else self.schedule.plan(known, self.link.seconds)
+            )
+        return self.schedule.plan(self.profile.for_layout(arena.layout), self.link.seconds)
 
     # one step -----------------------------------------------------------------------------------
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 
+from paceline.bench.profile import StepProfile
+from paceline.bench.profile import read as read_profile
 from paceline.compose import compose
 from paceline.jobs.measure import check, machine
+from paceline.jobs.predict import Prediction, predict
 from paceline.models.layouts import layout_built, layout_of
 from paceline.run import Run
-from paceline.types import Axes, Flow, Lane, Layout, Profile, Slot
+from paceline.types import Axes, Flow, Lane, Layout, Link, Profile, Slot
 
 LEAVES = {
     "backward": "during backward, back before the update",
@@ -29,6 +34,7 @@ class Explanation:
     chunks: tuple[int, ...] = ()
     received: tuple[int, ...] = ()
     rounds: int = 0
+    prediction: Prediction | None = None
 
 
 def explain(run: Run) -> Explanation:
@@ -37,7 +43,10 @@ def explain(run: Run) -> Explanation:
     if axes is None:
         return Explanation(run, axes, notes)
     slots = _slots(run)
-    sizes = tuple(size for lane in axes.rule.lanes for size in _chunks(axes, lane, slots))
+    given = read_profile(Path(run.profile)) if run.profile else None
+    link = (given.measured_link() if given else None) or Link(0.0, 1e9)
+    profiles = [_profile(lane, slots, given) for lane in axes.rule.lanes]
+    sizes = tuple(size for profile in profiles for size in _chunks(axes, profile, link))
     cluster = run.cluster
     rounds = [axes.exchange.traffic(nbytes, cluster) for nbytes in sizes]
     flows: list[Flow] = [flow for chunk in rounds for flows in chunk for flow in flows]
@@ -52,15 +61,33 @@ def explain(run: Run) -> Explanation:
         chunks=sizes,
         received=tuple(received),
         rounds=sum(len(chunk) for chunk in rounds),
+        prediction=_predicted(axes, given, profiles[0], sizes),
     )
 
 
-def _chunks(axes: Axes, lane: Lane, slots: list[Slot]) -> list[int]:
-    """Bytes of every chunk of one lane. Gradients become ready from the last layer to the first."""
+def _profile(lane: Lane, slots: list[Slot], given: StepProfile | None) -> Profile:
+    """Gradients become ready from the last layer to the first, or as a profile says."""
     tail = {"flags": len(slots), "mass": 1}.get(lane.tail, 0)
-    layout = Layout(tuple(reversed(slots)), 4, tail)
-    plan = axes.schedule.plan(Profile(layout), lambda nbytes: nbytes / 1e9)
-    return [axes.compressor.nbytes(layout, chunk) for chunk in plan.chunks()]
+    if given is None:
+        return Profile(Layout(tuple(reversed(slots)), 4, tail))
+    place = {name: k for k, name in enumerate(given.names)}
+    ordered = sorted(slots, key=lambda slot: place.get(slot.name, -1))
+    return given.for_layout(Layout(tuple(ordered), 4, tail), "the profile")
+
+
+def _chunks(axes: Axes, profile: Profile, link: Link) -> list[int]:
+    """Bytes of every chunk of one lane."""
+    plan = axes.schedule.plan(profile, link.seconds)
+    return [axes.compressor.nbytes(profile.layout, chunk) for chunk in plan.chunks()]
+
+
+def _predicted(axes: Axes, given: StepProfile | None, profile: Profile, sizes: Sequence[int]) -> Prediction | None:
+    """Where a mean gradient is exchanged, and times and link are known."""
+    if given is None or given.measured_link() is None or axes.rule.name != "grad":
+        return None
+    link = given.measured_link()
+    assert link is not None
+    return predict(axes.schedule, profile, link, sizes, (given.forward_seconds, given.backward))
 
 
 def _slots(run: Run) -> list[Slot]:
@@ -84,6 +111,19 @@ def spoken(explanation: Explanation) -> list[str]:
     sizes = explanation.chunks
     lines.append(f"{'chunks':11} {len(sizes)}: {min(sizes):,} to {max(sizes):,} bytes, median {median(sizes):,.0f}")
     lines.append(f"{'model':11} {explanation.model_bytes:,} bytes")
+    if axes.schedule.measures and not run.profile:
+        lines.append(f"{'plan':11} made in the run from layer times and link; --profile FILE gives them")
     rounds = f"in {explanation.rounds} round(s)"
     lines.append(f"{'received':11} {max(explanation.received):,} bytes per worker and exchange, {rounds}")
+    if explanation.prediction is not None:
+        lines += _costs(explanation.prediction)
     return lines
+
+
+def _costs(found: Prediction) -> list[str]:
+    hidden = found.communication - min(found.exposed, found.communication)
+    return [
+        f"{'step':11} {(found.compute + found.exposed) * 1e3:,.1f} ms on the link of the profile, by a sketch:",
+        f"{'':11} {found.compute * 1e3:,.1f} ms computing, {found.exposed * 1e3:,.1f} ms waiting; "
+        f"{hidden * 1e3:,.1f} ms hidden",
+    ]

@@ -54,8 +54,6 @@ class Priority(Traits):
     def plan(self, profile: Profile, seconds: Seconds) -> Plan:
         """Flags travel alone: every layer waits for them, and they are known only when backward is over."""
         layout = profile.layout
-        if not profile.ready:
-            return Plan((0, layout.numel))
         return Plan(tuple(sorted({0, *pieces(layout, int(self.partition * MB)), layout.offsets[-1], layout.numel})))
 
 

@@ -1,0 +1,70 @@
+"""Schedules that cross the step, with real processes: order, credit and weights, from the record and its events."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.train.test_crossing import inversions
+
+pytestmark = pytest.mark.multi
+NETWORK = ("--model", "mlp", "--batch-size", "4", "--steps", "3", "--repeats", "1", "--warmup", "1")
+
+
+def run(tmp_path, *words, workers=3):
+    record = tmp_path / "r.json"
+    command = [sys.executable, "-m", "paceline", "run", "-np", str(workers), *words, *NETWORK, "--json", str(record)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=170)
+    assert done.returncode == 0, done.stdout + done.stderr
+    events = [json.loads(line) for line in (tmp_path / "r.events.jsonl").read_text().splitlines()]
+    return json.loads(record.read_text()), events, done.stdout
+
+
+def check_priority(record, events):
+    plan = record["plan"]
+    first = [(kind, step, what) for rank, _, kind, step, what, _ in events if rank == 0]
+    begin = next(k for k, (kind, _, _) in enumerate(first) if kind == "begin")
+    wrong, most = inversions(first[begin:], plan)
+    assert wrong == []
+    assert most <= 0.8 * 2**20
+    assert max(plan["nbytes"]) <= 0.2 * 2**20
+    leaves = [[(s, w) for rank, _, k, s, w, _ in events if rank == r and k == "leave"] for r in range(3)]
+    assert leaves[0] == leaves[1] == leaves[2]
+
+
+def test_priority_over_shm_has_no_inversions_and_keeps_its_credit(tmp_path):
+    record, events, _ = run(tmp_path, "--strategy", "p3", "--comm", "shm")
+    check_priority(record, events)
+    assert record["replicas"]["identical"]
+    assert record["network"]["measured"]["bandwidth"] > 0
+    assert len(record["profile"]["ready"]) == len(record["profile"]["layout"])
+    assert min(record["breakdown"].values()) >= 0
+
+
+@pytest.mark.slow
+def test_priority_over_gloo_has_no_inversions_and_keeps_its_credit(tmp_path):
+    record, events, _ = run(tmp_path, "--strategy", "p3", "--comm", "gloo")
+    check_priority(record, events)
+    assert record["replicas"]["identical"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("comm", ["shm", "gloo"])
+@pytest.mark.parametrize("words", [("--strategy", "dear"), ("--exchange", "ps(servers=1)", "--schedule", "priority")])
+def test_ranks_that_cross_stay_bit_identical(tmp_path, comm, words):
+    record, _, _ = run(tmp_path, *words, "--comm", comm, workers=2)
+    assert record["replicas"]["identical"]
+
+
+@pytest.mark.slow
+def test_auto_says_and_keeps_what_it_chose_and_a_record_gives_its_times_to_another_run(tmp_path):
+    record, _, out = run(tmp_path, "--schedule", "auto", workers=2)
+    chosen = record["plan"]["tuning"]["chosen"]
+    assert f"schedule auto chose {chosen} of:" in out
+    assert record["plan"]["schedule"] == chosen
+    kept = tmp_path / "kept.json"
+    (tmp_path / "r.json").rename(kept)
+    again, _, _ = run(tmp_path, "--schedule", "mgwfbp", "--profile", str(kept), workers=2)
+    assert again["profile"]["ready"] == record["profile"]["ready"]
+    assert again["network"] == record["network"]
