@@ -178,10 +178,11 @@ def _events(training: Any, run: Run, steps: int = 3) -> dict[str, Any]:
     log: list[Any] = []
     training.pace.record_events(log)
     watch = _watch(training, run)
-    for _ in range(steps):
+    if watch is None:
+        training.steps(steps, Meter())
+    for _ in range(steps if watch is not None else 0):
         training.steps(1, Meter())
-        if watch is not None:
-            watch.stepped()
+        watch.stepped()
     training.pace.record_events(None)
     return {"events": log, "profile": _profile(training, watch, run)}
 

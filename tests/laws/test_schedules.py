@@ -1,13 +1,23 @@
 """What every schedule promises, over its MENU."""
 
 import random
+import time
 
 import pytest
+import torch
 
 from paceline import schedules
+from paceline.comm.thread import run_ranks
+from paceline.compose import compose
+from paceline.run import Run
+from paceline.train.pace import Pace
 from paceline.types import Layout, Profile, Slot
+from tests.train.problems import batches, flat, loss_of, mlp
 
-TEXTS = (*schedules.MENU.names(), "fusion(mb=0.001)", "fusion(mb=1000)", "mgwfbp(greedy)")
+TEXTS = (
+    *(*schedules.MENU.names(), "fusion(mb=0.001)", "fusion(mb=1000)", "mgwfbp(greedy)"),
+    *("priority(partition=0.001, credit=0.001)", "dear(mb=0.001)", "auto(crossing=true)"),
+)
 
 
 def layouts():
@@ -60,3 +70,37 @@ def test_fusion_closes_a_chunk_when_its_bytes_reach_the_cap():
     mib = 2**18  # elements of four bytes in a MiB
     assert sizes_of("fusion(mb=1)", mib // 2, mib // 2, 7, mib, 5) == [mib, mib + 7, 10]
     assert sizes_of("fusion(mb=1)", mib, mib) == [mib, mib + 2]
+
+
+def hurried(comm, text):
+    """Train on ranks that are never at the same place; the units in the order in which they left, and the weights."""
+    dice = random.Random(comm.rank)
+    model = mlp()
+    pace = Pace(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+        comm=comm,
+        axes=compose(Run(workers=comm.size, schedule=text)),
+    )
+    for module in model:
+        module.register_forward_pre_hook(lambda *_: time.sleep(dice.random() * 2e-3))
+    for parameter in model.parameters():
+        parameter.register_hook(lambda _: time.sleep(dice.random() * 2e-3))
+    log = []
+    pace.record_events(log)
+    for x, y in batches(steps=10):
+        share = len(x) // comm.size
+        loss_of(model, x[comm.rank * share :][:share], y[comm.rank * share :][:share]).backward()
+        pace.step()
+    pace.finish()
+    return [tuple(event)[2:] for event in log if event.kind == "leave"], flat(model)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_units_leave_in_one_order_on_all_ranks_and_the_result_is_that_of_bsp(text):
+    found = run_ranks(3, lambda comm: hurried(comm, text))
+    expected = run_ranks(3, lambda comm: hurried(comm, "bsp"))
+    for order, weights in found:
+        assert order == found[0][0]
+        assert len(set(order)) == len(order), "a unit left twice"
+        assert (weights - expected[0][1]).abs().max() <= 1e-6
