@@ -77,6 +77,7 @@ class Buffers(Protocol):
     def free(self) -> None:
         """Collective."""
 
+
 class Board(Protocol):
     """Numbers that rank 0 says and the others hear, in order and apart from all collectives."""
 

@@ -174,6 +174,7 @@ def folded(window, source):
     assert window.fold(source, into, clear=True)
     return into
 
+
 def boards_are_read_in_order_beside_collectives(comm):
     board = comm.board(5)
     out = torch.zeros(3)

@@ -12,7 +12,7 @@ from paceline.compose import compose
 from paceline.engine.device import CpuDevice
 from paceline.engine.dispatch import Leader
 from paceline.errors import PacelineError, WrongCommand
-from paceline.join import Worker
+from paceline.joining import Worker
 from paceline.run import Run
 from paceline.train.pace import Pace
 from paceline.train.planning import WATCHED
