@@ -122,7 +122,7 @@ class Engine:
         """The source of a slot is filled: whatever may leave now, leaves."""
         self.arrived[slot] = None
         self._ready(slot)
-        self.comm.progress()
+        self._channel.memory.progress()
 
     def _ready(self, slot: int) -> None:
         if self.log is not None:
