@@ -260,6 +260,12 @@ def update_on_servers(run: Run, axes: Axes) -> Iterator[PacelineError]:
             why="servers take gradients as they are and give parameters back",
             remedy="--compress none, or --rule grad",
         )
+    if axes.schedule.measures:
+        yield WrongCommand(
+            f"schedule {axes.schedule} with rule {axes.rule}",
+            why="it cuts anew after some steps, and parameters do not move between servers",
+            remedy="--schedule fusion",
+        )
     if run.clip_norm is not None or run.precision == "fp16":
         yield WrongCommand(
             f"{'--clip-norm' if run.clip_norm is not None else '--precision fp16'} with rule {axes.rule}",

@@ -111,7 +111,7 @@ class PushChannel:
 class ServerDuty:
     """Moves gradients into the arena; what comes back are parameters."""
 
-    averages_gradients = True
+    averages_gradients = False  # what comes back are parameters
 
     def __init__(self, context: Context, rule: Server) -> None:
         import torch
@@ -234,6 +234,12 @@ class ServerDuty:
         raise WrongCommand(
             "step(closure) with rule server", why="the optimizer is on the servers", remedy="--rule grad"
         )
+
+    def finish(self) -> None:
+        """A step is over when its update is."""
+
+    def close(self) -> None:
+        """Nothing is held."""
 
     def discard(self) -> None:
         """Nothing leaves before backward."""

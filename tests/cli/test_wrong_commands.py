@@ -49,6 +49,7 @@ WRONG = {
     "run --rule server --exchange ps(servers=1,colocated=false) --optimizer lbfgs": "element by element",
     "run --rule server --exchange ps(servers=1,colocated=false) --compress cast": "servers take gradients as they are",
     "run --rule server --exchange ps(servers=1,colocated=false) --clip-norm 1": "--clip-norm with rule server",
+    "run --rule server --exchange ps(servers=1,colocated=false) --schedule mgwfbp": "do not move between servers",
     "run -np 4 --exchange hierarchical(2x3)": "it needs 6 ranks; there are 4",
     "run -np 3 --nodes 2x2": "that is 4 ranks",
     "run --elephant": "No such option",
