@@ -77,11 +77,11 @@ STRATEGIES = {
         Strategy("mg_wfbp", "MG-WFBP: merged so that the last chunk arrives first", schedule="mgwfbp"),
         Strategy(
             "bytescheduler",
-            "ByteScheduler: pieces in the order of the next forward, which does not wait for all",
+            "ByteScheduler: what the next forward needs first leaves first",
             schedule="priority",
         ),
         Strategy("dear", "DeAR: reduce-scatter in backward, all-gather in the next forward", schedule="dear"),
-        Strategy("p3", "P3: the same with small pieces", schedule="priority(partition=0.2, credit=0.8)"),
+        Strategy("p3", "P3: the same with small pieces", schedule="priority(0.2, 0.8)"),
     )
 }
 

@@ -92,6 +92,7 @@ class QueueWork:
         if op is None or op.finished:
             after()
             return self
+        op.early = False  # whoever waits must find `after` done
         before = op.finish
         op.finish = after if before is None else lambda: (before(), after())
         return self
