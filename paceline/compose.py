@@ -6,6 +6,7 @@ A refusal says what, why and what to try. All problems are reported at once; not
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -14,9 +15,11 @@ from typing import Any
 
 from paceline import compressors, exchanges, memberships, models, rules, schedules, sources, topologies
 from paceline.bench.profile import read as read_profile
+from paceline.bench.compute import MENU as COMPUTE
 from paceline.comm import MENU as COMMS
 from paceline.errors import PacelineError, Refused, WrongCommand
 from paceline.grammar import parse
+from paceline.lab.lab import read_lab
 from paceline.rules.server import ELEMENTWISE
 from paceline.run import Run
 from paceline.strategies import find
@@ -85,7 +88,10 @@ def _other_words(run: Run) -> None:
     """Words whose members are built by the workers: only their spelling is checked here."""
     if run.comm != "auto":
         COMMS.check(run.comm)
+    if run.lab is not None:
+        read_lab(run.lab)
     sources.MENU.make(run.source)
+    COMPUTE.make(run.compute)
     parse(run.optimizer)
     model = parse(run.model).word
     if ":" not in model:
@@ -191,6 +197,19 @@ def _topology_is_used(run: Run, machine: Machine) -> Iterator[PacelineError]:
         )
 
 
+def _lab(run: Run, machine: Machine) -> Iterator[PacelineError]:
+    if run.cpus is not None and not 0.01 <= run.cpus < float("inf"):
+        yield WrongCommand(f"--cpus {run.cpus:g}", why="a worker gets at least 0.01 of a core", remedy="--cpus 0.5")
+    if run.lab is None:
+        return
+    if run.nodes is not None:
+        yield WrongCommand(
+            f"--nodes {run.nodes} beside --lab {run.lab}", why="both say where ranks are", remedy="give one of them"
+        )
+    if run.comm == "shm" and run.workers > 1:
+        yield WrongCommand("--comm shm with --lab", why="hosts of a lab share no memory", remedy="--comm gloo")
+
+
 def _nodes(run: Run, machine: Machine) -> Iterator[PacelineError]:
     if run.nodes is None:
         return
@@ -212,8 +231,61 @@ def _profile_is_there(run: Run, machine: Machine) -> Iterator[PacelineError]:
             yield WrongCommand(f"--profile {run.profile}", why=str(problem))
 
 
+def _replay_fits(run: Run, machine: Machine) -> Iterator[PacelineError]:
+    """What is asked for beside a profile must be what was profiled."""
+    try:
+        compute = COMPUTE.make(run.compute)
+    except WrongCommand:
+        return  # told with the other words
+    if compute.name != "replay":
+        return
+    try:
+        profile = compute.profile()
+    except WrongCommand as problem:
+        yield problem
+        return
+    if profile.model and profile.model != run.model:
+        yield WrongCommand(
+            f"--model {run.model} with --compute {run.compute}",
+            why=f"the profile is of {profile.model}",
+            remedy=f"--model {profile.model}",
+        )
+    if profile.batch_size and profile.batch_size != run.per_worker:
+        yield WrongCommand(
+            f"--batch-size {run.per_worker} with --compute {run.compute}",
+            why=f"the profile was measured with {profile.batch_size} samples",
+            remedy=f"--batch-size {profile.batch_size}",
+        )
+    if run.compile or run.precision != "fp32":
+        flag = "--compile" if run.compile else f"--precision {run.precision}"
+        yield WrongCommand(f"{flag} with --compute {run.compute}", why="nothing is computed", remedy="--compute real")
+
+
+def _source_fits(run: Run, machine: Machine) -> Iterator[PacelineError]:
+    """Files are looked at before any worker starts; what the model must take is what they hold."""
+    try:
+        source = sources.MENU.make(run.source)
+    except WrongCommand:
+        return  # told with the other words
+    try:
+        fit = source.fit()
+    except PacelineError as problem:
+        yield problem
+        return
+    for name, fits in (("image_size", operator.eq), ("classes", operator.ge)):
+        given, held = getattr(run, name), fit.get(name)
+        if given is not None and held is not None and not fits(given, held):
+            flag = "--" + name.replace("_", "-")
+            yield WrongCommand(
+                f"{flag} {given} with source {source}", why=f"its samples have {held}", remedy="leave it out"
+            )
+
+
 _RUN_CHECKS: tuple[RunCheck, ...] = (
     _nodes,
+    _lab,
+    _source_fits,
+    _replay_fits,
     _counts,
     _one_batch,
     _one_length,

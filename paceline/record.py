@@ -38,12 +38,14 @@ class Record(BaseModel):
     breakdown: dict[str, float]
     bytes: dict[str, Any]
     resources: dict[str, Any]
+    network: dict[str, Any] = {}
     plan: dict[str, Any]
     profile: dict[str, Any] | None = None
     network: dict[str, Any] = {}
     replicas: dict[str, Any] = {}
     staleness: dict[str, Any] = {}
     loss: list[float] = []
+    accuracy: list[dict[str, float]] = []
     incidents: list[dict[str, Any]] = []
     logs: list[str] = []
     events: str | None = None

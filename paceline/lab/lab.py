@@ -51,7 +51,9 @@ class Lab(Member):
         return self.bits_per_second / 8
 
     def host_of(self, rank: int, workers: int) -> int:
-        """Neighbors in rank share a host, as levels of an exchange expect."""
+        """Neighbors in rank share a host, as levels of an exchange expect; servers come after, one host each."""
+        if rank >= workers:
+            return rank % self.hosts
         return rank if workers <= self.hosts else rank * self.hosts // workers
 
     def cluster(self, workers: int) -> Cluster:

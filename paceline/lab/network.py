@@ -66,7 +66,7 @@ class Network:
 
     def place(self, rank: int, workers: int) -> Place:
         """Where a rank starts, and how it finds the others."""
-        nodes = self.lab.cluster(workers).nodes
+        nodes = [self.lab.host_of(other, workers) for other in range(max(workers, rank + 1))]
         host = nodes[rank]
         return Place(
             self.prefix(host),
