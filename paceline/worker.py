@@ -188,7 +188,7 @@ def _notes(run: Run, training: Any) -> Iterator[str]:
     if run.reference:
         yield training.pace.note
     if run.compute != "real":
-        yield f"{run.compute}: forward and backward are timed waits after a profile; only tensors are real"
+        yield f"compute {run.compute}: times of a profile; tensors on the wire are real"
     if training.tests is not None and training.workload.grade is None:
         yield f"no accuracy: {run.model} does not say what is right (Workload.grade)"
 

@@ -9,7 +9,7 @@ something to choose from. The waits leave the core to others: it is as if an acc
 on the host overlaps with the waits of backward, as it would beside an accelerator.
 
 In forward a layer that was held up (its parameters were not back yet) takes its whole time from then on. In
-backward times are absolute, so that late wake-ups do not add up.
+backward times are counted from its beginning. In neither do late wake-ups add up.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from paceline.errors import WorkloadError
 from paceline.models.layouts import read as read_layouts
 from paceline.types import Workload
 
-HELD_UP = 1e-3  # seconds between two layers above which something other than a late wake-up happened
+HELD_UP = 1e-3  # seconds between the end of one layer and the call of the next that are not the host's own
 NOISE = 1e-3  # of gradients, small enough that parameters hardly move
 _SPACING = 4099  # elements between the places in the noise where gradients begin
 
@@ -38,16 +38,17 @@ class Timeline:
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter, sleep: Callable[[float], None] = time.sleep):
         self._clock, self._sleep = clock, sleep
-        self._at = self._backward = 0.0
+        self._at = self._woke = self._backward = 0.0
 
     def forward(self) -> None:
-        self._at = self._clock()
+        self._at = self._woke = self._clock()
 
     def compute(self, seconds: float) -> None:
-        """Begins when what came before has ended, or now if it was held up."""
+        """Begins when what came before was due to end, or now if it was held up; a late wake-up is made good."""
         now = self._clock()
-        self._at = (now if now - self._at > HELD_UP else self._at) + seconds
+        self._at = (now if now - self._woke > HELD_UP else self._at) + seconds
         self._until(self._at)
+        self._woke = self._clock()
 
     def backward(self) -> None:
         self._backward = self._clock()

@@ -109,6 +109,14 @@ def test_scale_multiplies_times():
     assert clock.now - began == pytest.approx(0.210)
 
 
+def test_a_late_wake_up_is_made_good():
+    clock = Clock(late=0.004)
+    workload = replay(clock)
+    began = clock.now
+    workload.loss(workload.model, workload.batch(torch.arange(4)))
+    assert clock.now - began == pytest.approx(0.034), "late once, not once per layer"
+
+
 def test_the_order_of_forward_is_that_of_the_layers():
     assert [slot for slot, _ in forward_seconds(profile())] == [3, 2, 1, 0]
     assert sum(seconds for _, seconds in forward_seconds(profile())) == pytest.approx(0.030)
