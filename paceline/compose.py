@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,10 @@ from paceline import compressors, exchanges, memberships, models, rules, schedul
 from paceline.bench.profile import read as read_profile
 from paceline.bench.compute import MENU as COMPUTE
 from paceline.comm import MENU as COMMS
-from paceline.errors import PacelineError, Refused, WrongCommand
+from paceline.errors import BadMember, PacelineError, Refused, UnknownName, WrongCommand
 from paceline.grammar import parse
 from paceline.lab.lab import read_lab
+from paceline.protocols import Source
 from paceline.rules.server import ELEMENTWISE
 from paceline.run import Run
 from paceline.strategies import find
@@ -231,42 +233,20 @@ def _profile_is_there(run: Run, machine: Machine) -> Iterator[PacelineError]:
             yield WrongCommand(f"--profile {run.profile}", why=str(problem))
 
 
-def _replay_fits(run: Run, machine: Machine) -> Iterator[PacelineError]:
-    """What is asked for beside a profile must be what was profiled."""
-    try:
-        compute = COMPUTE.make(run.compute)
-    except WrongCommand:
-        return  # told with the other words
-    if compute.name != "replay":
-        return
-    try:
-        profile = compute.profile()
-    except WrongCommand as problem:
-        yield problem
-        return
-    if profile.model and profile.model != run.model:
-        yield WrongCommand(
-            f"--model {run.model} with --compute {run.compute}",
-            why=f"the profile is of {profile.model}",
-            remedy=f"--model {profile.model}",
-        )
-    if profile.batch_size and profile.batch_size != run.per_worker:
-        yield WrongCommand(
-            f"--batch-size {run.per_worker} with --compute {run.compute}",
-            why=f"the profile was measured with {profile.batch_size} samples",
-            remedy=f"--batch-size {profile.batch_size}",
-        )
-    if run.compile or run.precision != "fp32":
-        flag = "--compile" if run.compile else f"--precision {run.precision}"
-        yield WrongCommand(f"{flag} with --compute {run.compute}", why="nothing is computed", remedy="--compute real")
+def _compute_fits(run: Run, machine: Machine) -> Iterator[PacelineError]:
+    with suppress(UnknownName, BadMember):  # told with the other words
+        compute, real = COMPUTE.make(run.compute), run.precision == "fp32" and not run.compile
+        yield from compute.problems(model=run.model, batch_size=run.per_worker, plain=real)
 
 
 def _source_fits(run: Run, machine: Machine) -> Iterator[PacelineError]:
     """Files are looked at before any worker starts; what the model must take is what they hold."""
-    try:
+    with suppress(UnknownName, BadMember):  # told with the other words
         source = sources.MENU.make(run.source)
-    except WrongCommand:
-        return  # told with the other words
+        yield from _misfits(run, source)
+
+
+def _misfits(run: Run, source: Source) -> Iterator[PacelineError]:
     try:
         fit = source.fit()
     except PacelineError as problem:
@@ -285,7 +265,7 @@ _RUN_CHECKS: tuple[RunCheck, ...] = (
     _nodes,
     _lab,
     _source_fits,
-    _replay_fits,
+    _compute_fits,
     _counts,
     _one_batch,
     _one_length,

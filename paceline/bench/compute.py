@@ -6,12 +6,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from paceline.bench.profile import StepProfile, read
-from paceline.errors import BadMember
+from paceline.errors import BadMember, WrongCommand
 from paceline.menu import Member, Menu
 
 MENU = Menu("compute", {"real": "paceline.bench.compute:Real", "replay": "paceline.bench.compute:Replay"})
@@ -21,6 +22,10 @@ MENU = Menu("compute", {"real": "paceline.bench.compute:Real", "replay": "paceli
 class Real(Member):
     name: ClassVar[str] = "real"
     kind: ClassVar[str] = "measured"
+
+    def problems(self, *, model: str, batch_size: int, plain: bool) -> Iterator[WrongCommand]:
+        """Whatever the model is, it is computed."""
+        yield from ()
 
 
 @dataclass(frozen=True)
@@ -39,3 +44,27 @@ class Replay(Member):
 
     def profile(self) -> StepProfile:
         return read(Path(self.file))
+
+    def problems(self, *, model: str, batch_size: int, plain: bool) -> Iterator[WrongCommand]:
+        """What is asked for must be what was profiled; `plain` means fp32 and not compiled."""
+        try:
+            profile = self.profile()
+        except WrongCommand as problem:
+            yield problem
+            return
+        if profile.model and profile.model != model:
+            yield WrongCommand(
+                f"--model {model} with --compute {self}",
+                why=f"the profile is of {profile.model}",
+                remedy=f"--model {profile.model}",
+            )
+        if profile.batch_size and profile.batch_size != batch_size:
+            yield WrongCommand(
+                f"--batch-size {batch_size} with --compute {self}",
+                why=f"the profile was measured with {profile.batch_size} samples",
+                remedy=f"--batch-size {profile.batch_size}",
+            )
+        if not plain:
+            yield WrongCommand(
+                f"--compile or --precision with --compute {self}", why="nothing is computed", remedy="--compute real"
+            )

@@ -240,7 +240,7 @@ class Pace:
     @property
     def replicas_differ(self) -> bool:
         """Whether ranks may hold different parameters between steps."""
-        return not self.duty.averages_gradients
+        return not self.axes.rule.same_result
 
     @contextlib.contextmanager
     def averaged(self) -> Iterator[None]:
