@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from paceline import references, sources
-from paceline.bench.profile import read as read_profile
 from paceline.bench.compute import MENU as COMPUTE
+from paceline.bench.profile import read as read_profile
 from paceline.bench.replay import replayed
 from paceline.engine.device import Device, find
 from paceline.errors import WorkloadError

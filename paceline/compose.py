@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from paceline import compressors, exchanges, memberships, models, rules, schedules, sources, topologies
-from paceline.bench.profile import read as read_profile
 from paceline.bench.compute import MENU as COMPUTE
+from paceline.bench.profile import read as read_profile
 from paceline.comm import MENU as COMMS
 from paceline.errors import BadMember, PacelineError, Refused, UnknownName, WrongCommand
 from paceline.grammar import parse

@@ -38,7 +38,6 @@ class Record(BaseModel):
     breakdown: dict[str, float]
     bytes: dict[str, Any]
     resources: dict[str, Any]
-    network: dict[str, Any] = {}
     plan: dict[str, Any]
     profile: dict[str, Any] | None = None
     network: dict[str, Any] = {}
