@@ -27,6 +27,8 @@ test: $(READY) ## the tests, at most 10 minutes on 2 cores
 
 test-all: $(READY) check ## what `make test` leaves out: root, Debian packages, slow ones, format, lint, types, layers
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[peers]'
+	@test -d /usr/share/datasets/fashion-mnist -a -x /usr/sbin/tc || apt-get install -y -qq dataset-fashion-mnist iproute2 || \
+		echo "tests that need Fashion-MNIST or tc will say so"
 	$(BIN)/python -m pytest -m "root or slow"
 
 check: $(READY) ## format, lint, types and layers

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from paceline import sources
+from paceline.bench.compute import MENU as COMPUTE
 from paceline.bench.profile import read as read_profile
-from paceline.errors import PacelineError, WrongCommand
+from paceline.errors import BadMember, PacelineError, UnknownName, WrongCommand
+from paceline.protocols import Source
 from paceline.run import Run
 
 
@@ -115,8 +120,52 @@ def _profile_is_there(run: Run, machine: Machine) -> Iterator[PacelineError]:
             yield WrongCommand(f"--profile {run.profile}", why=str(problem))
 
 
+def _lab(run: Run, machine: Machine) -> Iterator[PacelineError]:
+    if run.cpus is not None and not 0.01 <= run.cpus < float("inf"):
+        yield WrongCommand(f"--cpus {run.cpus:g}", why="a worker gets at least 0.01 of a core", remedy="--cpus 0.5")
+    if run.lab is None:
+        return
+    if run.nodes is not None:
+        yield WrongCommand(
+            f"--nodes {run.nodes} beside --lab {run.lab}", why="both say where ranks are", remedy="give one of them"
+        )
+    if run.comm == "shm" and run.workers > 1:
+        yield WrongCommand("--comm shm with --lab", why="hosts of a lab share no memory", remedy="--comm gloo")
+
+
+def _compute_fits(run: Run, machine: Machine) -> Iterator[PacelineError]:
+    with suppress(UnknownName, BadMember):  # told with the other words
+        compute, real = COMPUTE.make(run.compute), run.precision == "fp32" and not run.compile
+        yield from compute.problems(model=run.model, batch_size=run.per_worker, plain=real)
+
+
+def _source_fits(run: Run, machine: Machine) -> Iterator[PacelineError]:
+    """Files are looked at before any worker starts; what the model must take is what they hold."""
+    with suppress(UnknownName, BadMember):  # told with the other words
+        source = sources.MENU.make(run.source)
+        yield from _misfits(run, source)
+
+
+def _misfits(run: Run, source: Source) -> Iterator[PacelineError]:
+    try:
+        fit = source.fit()
+    except PacelineError as problem:
+        yield problem
+        return
+    for name, fits in (("image_size", operator.eq), ("classes", operator.ge)):
+        given, held = getattr(run, name), fit.get(name)
+        if given is not None and held is not None and not fits(given, held):
+            flag = "--" + name.replace("_", "-")
+            yield WrongCommand(
+                f"{flag} {given} with source {source}", why=f"its samples have {held}", remedy="leave it out"
+            )
+
+
 CHECKS: tuple[RunCheck, ...] = (
     nodes,
+    _lab,
+    _source_fits,
+    _compute_fits,
     _counts,
     _one_batch,
     _one_length,

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from paceline import references, sources
+from paceline.bench.compute import MENU as COMPUTE
 from paceline.bench.profile import read as read_profile
+from paceline.bench.replay import replayed
 from paceline.engine.device import Device, find
+from paceline.errors import WorkloadError
 from paceline.models.resolve import build as build_workload
+from paceline.models.resolve import seeded
+from paceline.protocols import Source
 from paceline.run import Run
 from paceline.train.loop import Training
 from paceline.train.pace import Pace
@@ -20,20 +26,48 @@ from paceline.train.scaling import LossScale
 from paceline.types import Axes, Cursor, View, Workload
 
 
-def workload_of(run: Run) -> Workload:
-    return build_workload(
+def workload_of(run: Run, source: Source | None = None, rank: int = 0) -> Workload:
+    """The workload, built to take the samples of a source that has its own; or one that waits after a profile."""
+    compute = COMPUTE.make(run.compute)
+    if compute.name == "replay":
+        return replayed(compute.profile(), scale=compute.scale, rank=rank)
+    fit = {} if source is None else source.fit()
+    workload = build_workload(
         run.model,
         classes=run.classes,
         image_size=run.image_size,
         sequence_length=run.sequence_length,
         seed=run.seed,
+        fit=fit,
     )
+    if fit and source is not None:
+        _try_out(run, workload, source)
+    return workload
+
+
+def _try_out(run: Run, workload: Workload, source: Source) -> None:
+    """Refuse a model that cannot take what a source gives, before the first step."""
+    batch = next(source.batches(workload, View(0, 1), 2, Cursor(seed=run.seed), lambda batch: batch))
+    model = workload.model.eval()  # so that nothing is learned from it
+    try:
+        with seeded(run.seed), torch.no_grad():
+            workload.loss(model, batch)
+    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as problem:
+        shapes = ", ".join(" x ".join(map(str, part.shape[1:])) or "1 number" for part in batch)
+        raise WorkloadError(
+            f"{run.model} cannot take the samples of {source} ({shapes})",
+            why=str(problem).splitlines()[0],
+            remedy="idx(FOLDER, channels=3) for networks that take colors, or --model small_cnn",
+        ) from None
+    finally:
+        model.train()
 
 
 def training_of(run: Run, axes: Axes | None, comm: Any, device: Device | None = None) -> Training:
     """One rank, ready to step. `axes` is None for a reference."""
     device = device or find()
-    workload = workload_of(run)
+    source = sources.MENU.make(run.source)
+    workload = workload_of(run, source, comm.rank)
     model = device.place_model(workload.model)
     if run.memory_format == "channels_last":
         model = model.to(memory_format=torch.channels_last)
@@ -45,7 +79,9 @@ def training_of(run: Run, axes: Axes | None, comm: Any, device: Device | None = 
         workload=workload,
         model=torch.compile(called) if run.compile else called,
         pace=pace,
-        batches=batches_of(run, workload, view, device),
+        batches=batches_of(run, workload, view, device, source),
+        tests=source.tests(),
+        place=_placing(run, device),
         rank=comm.rank,
         accumulate=run.accumulate,
         precision=run.precision,
@@ -68,16 +104,20 @@ def pace_of(run: Run, axes: Axes | None, model: Any, optimizer: Any, comm: Any, 
     return Pace(model, optimizer, axes=axes, profile=profile, clock=time.perf_counter, **settings)
 
 
-def batches_of(run: Run, workload: Workload, view: View, device: Device) -> Any:
+def batches_of(run: Run, workload: Workload, view: View, device: Device, source: Source) -> Any:
     """This rank's batches, one per backward, on the device."""
-    source = sources.MENU.make(run.source)
     micro = run.per_worker * view.size
+    return iter(source.batches(workload, view, micro, Cursor(seed=run.seed), _placing(run, device)))
+
+
+def _placing(run: Run, device: Device) -> Callable[[Any], Any]:
+    """How a batch gets onto the device."""
     channels_last = run.memory_format == "channels_last"
 
     def place(batch: Any) -> Any:
         return device.place(_formatted(batch) if channels_last else batch)
 
-    return iter(source.batches(workload, view, micro, Cursor(seed=run.seed), place))
+    return place
 
 
 def _formatted(batch: Any) -> Any:

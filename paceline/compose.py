@@ -12,9 +12,11 @@ from typing import Any
 
 from paceline import compressors, exchanges, memberships, models, rules, schedules, sources, topologies
 from paceline.asked import CHECKS, Machine, nodes
+from paceline.bench.compute import MENU as COMPUTE
 from paceline.comm import MENU as COMMS
 from paceline.errors import PacelineError, Refused, WrongCommand
 from paceline.grammar import parse
+from paceline.lab.lab import read_lab
 from paceline.rules.server import ELEMENTWISE
 from paceline.run import Run
 from paceline.strategies import find
@@ -76,7 +78,10 @@ def _other_words(run: Run) -> None:
     """Words whose members are built by the workers: only their spelling is checked here."""
     if run.comm != "auto":
         COMMS.check(run.comm)
+    if run.lab is not None:
+        read_lab(run.lab)
     sources.MENU.make(run.source)
+    COMPUTE.make(run.compute)
     parse(run.optimizer)
     model = parse(run.model).word
     if ":" not in model:

@@ -8,6 +8,7 @@
     │   └── MissingPackage     an optional package is needed; carries the pip line
     ├── WorkloadError      a model, loss or batch that cannot be trained
     │   └── NonFinite          a loss or gradient that is NaN or infinite, with rank and step
+    ├── DamagedFile        a file whose bytes are not what its header promises, with the offset
     ├── NoRoom             shared memory or disk is too small for what was asked
     ├── PeerLost           another rank died, left or stopped answering
     └── WorkerFailed       the launcher saw a worker end badly
@@ -75,6 +76,14 @@ class WorkloadError(PacelineError):
 
 class NonFinite(WorkloadError):
     """NaN or infinity where a number was needed."""
+
+
+class DamagedFile(PacelineError):
+    """A file that does not hold what its header promises."""
+
+    def __init__(self, path: object, offset: int, *, why: str, remedy: str = "get the file again") -> None:
+        self.path, self.offset = path, offset
+        super().__init__(f"{path} is damaged at offset {offset}", why=why, remedy=remedy)
 
 
 class NoRoom(PacelineError):

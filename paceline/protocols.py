@@ -317,6 +317,14 @@ class Membership(Protocol):
     def join(self, view: View) -> Presence: ...
 
 
+class Samples(Protocol):
+    """Samples by number: samples(ids) is the batch with these ids, on the CPU."""
+
+    def __len__(self) -> int: ...
+
+    def __call__(self, ids: Tensor) -> Any: ...
+
+
 class Source(Protocol):
     """Where batches come from."""
 
@@ -325,6 +333,12 @@ class Source(Protocol):
 
     def epoch(self, global_batch: int) -> int:
         """Global batches in one epoch."""
+
+    def fit(self) -> Mapping[str, int]:
+        """Settings with which a model takes its samples; empty where the workload makes them. Loads no torch."""
+
+    def tests(self) -> Samples | None:
+        """The test part, if it has one."""
 
     def batches(
         self,

@@ -44,6 +44,7 @@ class Record(BaseModel):
     replicas: dict[str, Any] = {}
     staleness: dict[str, Any] = {}
     loss: list[float] = []
+    accuracy: list[dict[str, float]] = []
     incidents: list[dict[str, Any]] = []
     logs: list[str] = []
     events: str | None = None

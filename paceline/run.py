@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from paceline.lab.lab import read_lab
 from paceline.types import Cluster
 
 
@@ -29,6 +30,8 @@ class Run(BaseModel):
     comm: str = "auto"
     nodes: str | None = None
     profile: str | None = None
+    lab: str | None = None
+    cpus: float | None = None
 
     model: str = "resnet50"
     classes: int | None = None
@@ -43,6 +46,7 @@ class Run(BaseModel):
     compile: bool = False
     accumulate: int = 1
     clip_norm: float | None = None
+    compute: str = "real"
 
     steps: int | None = None
     epochs: int | None = None
@@ -71,7 +75,9 @@ class Run(BaseModel):
 
     @property
     def cluster(self) -> Cluster:
-        """Where ranks are: on one host, or on pretended nodes (`--nodes 2x4` is two nodes with four ranks each)."""
+        """Where ranks are: on one host, on hosts of a lab, or on pretended nodes (`2x4` is two of four ranks each)."""
+        if self.lab is not None:
+            return read_lab(self.lab).cluster(max(1, self.workers))
         if self.nodes is None:
             return Cluster.of_one_host(max(1, self.workers))
         count, _, each = self.nodes.partition("x")

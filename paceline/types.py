@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
@@ -128,6 +128,18 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """Where a process starts: words before its command, and variables on top of its environment."""
+
+    prefix: tuple[str, ...] = ()
+    environ: Mapping[str, str] = field(default_factory=dict)
+
+    def inside(self, outer: Place) -> Place:
+        """This place, entered from another one."""
+        return Place(outer.prefix + self.prefix, {**outer.environ, **self.environ})
+
+
+@dataclass(frozen=True, slots=True)
 class Cluster:
     """Where ranks are, for declaring traffic: `nodes[r]` is the host index of rank r."""
 
@@ -213,12 +225,14 @@ class Workload:
     loss    loss(model, batch) -> a scalar, the mean over the batch
     batch   batch(ids) -> the samples with these ids (an int64 tensor), as tensors on the CPU
     unit    what one sample is called: "img", "sequence", ...
+    grade   grade(model, batch) -> (right, loss), one number per sample; None where there is no right and wrong
     """
 
     model: Any
     loss: Callable[[Any, Any], Any]
     batch: Callable[[Any], Any]
     unit: str = "img"
+    grade: Callable[[Any, Any], Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import resource
 import sys
 import time
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -94,9 +95,9 @@ def _serve(attendant: Any) -> dict[str, Any]:
 def measure(run: Run, training: Any, comm: Any, state: dict[str, Any]) -> dict[str, Any]:
     """Warm-up steps, then blocks of measured steps; every rank times its own."""
     from paceline.bench.environment import capture
-    from paceline.bench.measure import Meter
+    from paceline.bench.measure import Meter, Tally
     from paceline.bench.memory import PeakMemory
-    from paceline.train.evaluate import replicas
+    from paceline.train.evaluate import accuracy, replicas
 
     state["step"] = 0
     with PeakMemory() as memory:
@@ -104,24 +105,24 @@ def measure(run: Run, training: Any, comm: Any, state: dict[str, Any]) -> dict[s
         while left := getattr(training.pace, "steps_to_plan", 0):
             training.steps(left, Meter())  # what is measured below is the plan, not the way to it
     blocks, length = _lengths(run, training)
-    meter, seconds, began = Meter(), [], time.process_time()
-    before = comm.received(), pushed(comm)
+    meter, seconds, graded = Meter(), [], []
+    tally = Tally(lambda: (*comm.received(), *pushed(comm)), time.process_time)
     gc.collect()
     for block in range(blocks):
         comm.barrier()
         start = time.perf_counter()
-        training.steps(length, meter)
-        training.settle()
+        with tally:
+            training.steps(length, meter)
+            training.settle()
         seconds.append(time.perf_counter() - start)
         state["step"] = training.pace.steps
         if comm.rank == 0:
             _tell(run, block, blocks, length / seconds[-1], training)
+        if run.epochs is not None or block + 1 == blocks:
+            graded += _graded(run, block, accuracy(training, comm), comm.rank)
     steps = blocks * length
-    received, sent = (
-        [(now - then) / steps for now, then in zip(*pair, strict=True)]
-        for pair in zip((comm.received(), pushed(comm)), before, strict=True)
-    )
-    cpu = (time.process_time() - began) / steps
+    per_step = [nbytes / steps for nbytes in tally.nbytes]
+    sources = len(comm.received())
     return {
         "environment": capture(),
         "rank": comm.rank,
@@ -131,18 +132,19 @@ def measure(run: Run, training: Any, comm: Any, state: dict[str, Any]) -> dict[s
         "seconds": seconds,
         "steps": meter.steps,
         "parts": meter.parts,
-        "received_per_step": received,
-        "pushed_per_step": sent,
-        "cpu_seconds_per_step": cpu,
+        "received_per_step": per_step[:sources],
+        "pushed_per_step": per_step[sources:],
+        "cpu_seconds_per_step": tally.seconds / steps,
         "pss_peak": memory.peak,
         "rss_peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "losses": list(training.losses),
+        "accuracy": graded,
         **_events(training, run),
         "replicas": replicas(training.pace.model, comm),
         "plan": _plan(training),
         "staleness": _staleness(training),
         "network": _network(training),
-        "notes": [training.pace.note] if run.reference else [],
+        "notes": list(_notes(run, training)),
         "skipped": training.pace.loss_scale.skipped if training.pace.loss_scale else 0,
     }
 
@@ -169,6 +171,26 @@ def _tell(run: Run, block: int, blocks: int, steps_per_second: float, training: 
         f"{word} {block + 1}/{blocks}: {rate:.1f} {unit}/sec per worker, loss {training.losses[-1]:.4f}",
         flush=True,
     )
+
+
+def _graded(run: Run, block: int, found: dict[str, float] | None, rank: int) -> list[dict[str, Any]]:
+    """One entry of the record: with --steps there is one, at the end, and its epoch is 0."""
+    if found is None:
+        return []
+    epoch = block + 1 if run.epochs else 0
+    if rank == 0:
+        when = f" after epoch {epoch}" if epoch else ""
+        print(f"accuracy{when}: {found['value']:.4f} of {found['samples']}, loss {found['loss']:.4f}", flush=True)
+    return [{"epoch": epoch, **found}]
+
+
+def _notes(run: Run, training: Any) -> Iterator[str]:
+    if run.reference:
+        yield training.pace.note
+    if run.compute != "real":
+        yield f"compute {run.compute}: times of a profile; tensors on the wire are real"
+    if training.tests is not None and training.workload.grade is None:
+        yield f"no accuracy: {run.model} does not say what is right (Workload.grade)"
 
 
 def _events(training: Any, run: Run, steps: int = 3) -> dict[str, Any]:

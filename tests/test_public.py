@@ -38,7 +38,7 @@ for family in (schedules, sources):
     assert family.MENU.names()
 for family in (compressors, exchanges, memberships, rules, schedules, sources):
     for name in family.MENU.names():
-        family.MENU.make(name)
+        family.MENU.make("idx(folder)" if name == "idx" else name)
 import paceline.engine.dispatch
 """
 HELP = """
@@ -62,6 +62,7 @@ NO_TORCH = "\nassert 'torch' not in sys.modules, 'torch was loaded'\n"
             for words in (
                 ["--help"],
                 ["run", "--help"],
+                ["lab", "--help"],
                 ["explain", "--model", "resnet50", "-np", "4"],
                 ["strategies"],
                 ["doctor"],
@@ -69,7 +70,7 @@ NO_TORCH = "\nassert 'torch' not in sys.modules, 'torch was loaded'\n"
             )
         ),
     ],
-    ids=["menus", "import", "help", "run-help", "explain", "strategies", "doctor", "models"],
+    ids=["menus", "import", "help", "run-help", "lab-help", "explain", "strategies", "doctor", "models"],
 )
 def test_what_needs_no_torch_loads_none(code):
     done = subprocess.run([sys.executable, "-c", code + NO_TORCH], capture_output=True, text=True, timeout=60)

@@ -5,11 +5,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
 PARTS = ("data", "forward", "backward", "exposed", "update")
+
+
+@dataclass
+class Tally:
+    """What some counters of bytes and the clock of the processor gained while inside."""
+
+    counters: Callable[[], Sequence[int]]
+    clock: Callable[[], float]
+    nbytes: list[int] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def __enter__(self) -> Tally:
+        self._before, self._began = self.counters(), self.clock()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += self.clock() - self._began
+        sums = self.nbytes or [0] * len(self._before)
+        self.nbytes = [n + now - then for n, now, then in zip(sums, self.counters(), self._before, strict=True)]
 
 
 @dataclass

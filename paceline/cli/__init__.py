@@ -39,7 +39,7 @@ def _paceline(
 
 
 def _register() -> None:
-    from paceline.cli import doctor, explain, models, race, run, strategies, topology  # noqa: F401
+    from paceline.cli import doctor, explain, lab, models, race, run, strategies, topology  # noqa: F401
 
 
 _register()

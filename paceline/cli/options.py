@@ -31,6 +31,11 @@ ScheduleText = Annotated[
 CompressText = Annotated[str | None, typer.Option("--compress", help="Axis: none, cast(bf16), cast(fp16).")]
 MembershipText = Annotated[str | None, typer.Option("--membership", help="Axis: fixed.")]
 Nodes = Annotated[str | None, typer.Option("--nodes", help="Pretend nodes on this host: 2x4 is two of four ranks.")]
+LabText = Annotated[
+    str | None,
+    typer.Option("--lab", help="Start ranks on shaped hosts in this machine (root): lab(hosts=4, bandwidth=1gbit)."),
+]
+Cpus = Annotated[float | None, typer.Option("--cpus", help="Share of a core for each worker (root): 0.3.")]
 CommName = Annotated[str, typer.Option("--comm", help="auto, shm, gloo or nccl.")]
 ProfileFile = Annotated[
     str | None, typer.Option("--profile", help="Layer times (and link) to plan with: a record or a profile.")
@@ -46,7 +51,9 @@ BatchSize = Annotated[
     int | None, typer.Option("--batch-size", "--batch", help="Samples per worker and backward. [default: 32]")
 ]
 GlobalBatch = Annotated[int | None, typer.Option("--global-batch", help="Samples of all workers per update.")]
-SourceText = Annotated[str, typer.Option("--source", help="Where batches come from: fake(device), fake(cpu).")]
+SourceText = Annotated[
+    str, typer.Option("--source", help="Where batches come from: fake(device), fake(cpu), idx(FOLDER).")
+]
 FakeLocation = Annotated[
     str | None, typer.Option("--fake-location", help="The published words for --source: gpu or cpu.")
 ]
@@ -57,6 +64,9 @@ UseFp16 = Annotated[bool, typer.Option("--use-fp16", help="The published word fo
 Compile = Annotated[bool, typer.Option("--compile", "--use-xla-compile", help="torch.compile (needs g++).")]
 Accumulate = Annotated[int, typer.Option("--accumulate", help="Backward passes per update.")]
 ClipNorm = Annotated[float | None, typer.Option("--clip-norm", help="Largest global norm of the mean gradient.")]
+Compute = Annotated[
+    str, typer.Option("--compute", help="real, or replay(FILE, scale=1): wait as long as a profile or record says.")
+]
 Steps = Annotated[int | None, typer.Option("--steps", help="Updates per repeat. [default: 10]")]
 Epochs = Annotated[int | None, typer.Option("--epochs", help="Epochs of the source, instead of --steps.")]
 Warmup = Annotated[int, typer.Option("--warmup", help="Updates before the clock starts.")]

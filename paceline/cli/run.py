@@ -31,6 +31,8 @@ def run(
     comm: o.CommName = o.DEFAULTS.comm,
     nodes: o.Nodes = None,
     profile: o.ProfileFile = None,
+    lab: o.LabText = None,
+    cpus: o.Cpus = None,
     model: o.ModelText = o.DEFAULTS.model,
     classes: o.Classes = None,
     image_size: o.ImageSize = None,
@@ -46,6 +48,7 @@ def run(
     compile: o.Compile = False,
     accumulate: o.Accumulate = o.DEFAULTS.accumulate,
     clip_norm: o.ClipNorm = None,
+    compute: o.Compute = o.DEFAULTS.compute,
     steps: o.Steps = None,
     epochs: o.Epochs = None,
     warmup: o.Warmup = o.DEFAULTS.warmup,
@@ -105,14 +108,15 @@ def _launch(run: Run, context: typer.Context) -> None:
             remedy="leave it out",
         )
     compose(run, machine())
-    choices = {name: getattr(run, name) for name in given if name not in ("workers", "threads")}
-    launch(context.obj, workers=run.workers, servers=servers_of(run), choices=choices, threads=run.threads)
+    choices = {name: getattr(run, name) for name in given if name not in _FOR_LAUNCHER}
+    launch(context.obj, run=run, servers=servers_of(run), choices=choices)
 
 
 _FOR_SCRIPTS = (
     *("workers", "strategy", "rule", "exchange", "topology", "schedule", "compress", "membership"),
-    *("comm", "nodes", "profile", "deadline", "threads"),
+    *("comm", "nodes", "profile", "deadline", "threads", "lab", "cpus"),
 )
+_FOR_LAUNCHER = ("workers", "threads", "lab", "cpus")
 
 
 def _was_given(context: typer.Context, name: str) -> bool:

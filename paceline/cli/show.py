@@ -17,6 +17,8 @@ def total_line(record: Record) -> str:
 
 def details(record: Record) -> Iterator[str]:
     step, parts = record.step, record.breakdown
+    if record.kind != "measured":
+        yield f"kind    {record.kind}: forward and backward are timed waits, not arithmetic"
     yield (
         f"step    median {step['median'] * 1e3:.1f} ms, p95 {step['p95'] * 1e3:.1f} ms, "
         f"max {step['max'] * 1e3:.1f} ms ({record.verdict})"
@@ -26,11 +28,18 @@ def details(record: Record) -> Iterator[str]:
     chunks = record.plan.get("chunks")
     cut = f" in {chunks} chunk(s)" if chunks else ""
     yield f"bytes   {received(record)} received per worker and step{cut} over {record.comm}"
+    if record.network.get("requested"):
+        rates = record.network["goodput"]
+        slowest = f", TCP gets {size(min(rates))}/s and more" if rates else ""
+        yield f"network {record.network['requested']['lab']}{slowest}"
     distance = record.replicas.get("distance")
     if distance is not None:
         same = "bit-identical" if record.replicas["identical"] else f"{distance:.2g} apart (relative to their mean)"
         yield f"models  replicas are {same}"
     yield f"memory  {size(max(record.resources['pss_peak']))} at most per worker (PSS)"
+    if record.accuracy:
+        last = record.accuracy[-1]
+        yield f"test    accuracy {last['value']:.4f}, loss {last['loss']:.4f} on {last['samples']:.0f} samples"
     for note in record.notes:
         yield f"note    {note}"
     for incident in record.incidents:

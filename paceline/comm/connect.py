@@ -27,6 +27,7 @@ class Position:
     local_rank: int
     folder: Path | None  # where our launcher lets ranks find each other
     servers: int = 0
+    host: str = ""  # tells hosts of a lab apart, which share one kernel
 
     @property
     def serves(self) -> bool:
@@ -47,7 +48,8 @@ def position(environ: Mapping[str, str]) -> Position:
     if not 0 <= rank < size + servers:
         raise WrongCommand(f"RANK={rank} with WORLD_SIZE={size}", why="a rank lies between 0 and the size")
     folder = environ.get("PACELINE_STORE")
-    return Position(rank, size, local, Path(folder) if folder else None, servers)
+    host = environ.get("PACELINE_HOST", "")
+    return Position(rank, size, local, Path(folder) if folder else None, servers, host)
 
 
 def connect(where: Position, choice: str = "auto", deadline: float = DEADLINE, cuda: bool = False) -> Any:
@@ -117,7 +119,7 @@ def _shm(where: Position, store: Store, hosts: list[str], deadline: float) -> An
 
 
 def _hosts(where: Position, store: Store, deadline: float) -> list[str]:
-    store.set(f"host/{where.rank}", host_identity())
+    store.set(f"host/{where.rank}", f"{host_identity()}/{where.host}")
     return [store.get(f"host/{rank}", deadline) for rank in range(where.all)]
 
 

@@ -374,6 +374,9 @@ class TorchDist:
             self.service.close(failure)
         if self._owns and dist.is_initialized() and not failure:
             dist.destroy_process_group()
+            # Its threads end with the last reference. If that were ours, they would meet an interpreter that is
+            # being taken down, and abort the process.
+            self._group = None
 
 
 class GlooComm(TorchDist):

@@ -13,9 +13,11 @@ from statistics import fmean, median
 from typing import Any, Literal
 
 from paceline.bench.breakdown import breakdown, over_ranks
+from paceline.bench.compute import MENU as COMPUTE
 from paceline.bench.stats import mean_interval, standard_error, summary
 from paceline.compose import Machine, compose, servers_of
 from paceline.jobs.folder import job_folder
+from paceline.jobs.places import places_of
 from paceline.launchers.local import Local
 from paceline.record import Record
 from paceline.rules.server import largest_lead
@@ -38,7 +40,8 @@ def check(run: Run) -> list[str]:
 def measure(run: Run, on_line: OnLine | None = None) -> tuple[Record, list[list[Any]]]:
     """The record of a run, and the events that go beside it."""
     notes = check(run)
-    with job_folder() as folder:
+    with job_folder() as folder, places_of(run) as places:
+        network = places.measure()
         (folder / "run.json").write_text(run.model_dump_json())
         argv = [sys.executable, "-m", "paceline.worker"]
         with Local().start(
@@ -49,10 +52,11 @@ def measure(run: Run, on_line: OnLine | None = None) -> tuple[Record, list[list[
             environ=_environ(run),
             prefix=False,
             on_line=on_line,
+            place=places.place,
         ) as job:
             job.wait()
         ranks = [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(run.workers)]
-    return make_record(run, notes, ranks), [rank.pop("events") for rank in ranks]
+    return make_record(run, notes, ranks, network), [rank.pop("events") for rank in ranks]
 
 
 def _environ(run: Run) -> dict[str, str]:
@@ -62,7 +66,9 @@ def _environ(run: Run) -> dict[str, str]:
     return environ
 
 
-def make_record(run: Run, notes: Sequence[str], ranks: Sequence[dict[str, Any]]) -> Record:
+def make_record(
+    run: Run, notes: Sequence[str], ranks: Sequence[dict[str, Any]], network: dict[str, Any] | None = None
+) -> Record:
     first = ranks[0]
     totals = [sum(rank["samples"] / rank["seconds"][b] for rank in ranks) for b in range(len(first["seconds"]))]
     parts = over_ranks([breakdown(rank["steps"], rank["parts"]) for rank in ranks])
@@ -73,6 +79,7 @@ def make_record(run: Run, notes: Sequence[str], ranks: Sequence[dict[str, Any]])
         for column in zip(*(r["pushed_per_step"] for r in ranks), strict=True)
     ]
     return Record(
+        kind=COMPUTE.make(run.compute).kind,
         id=f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}",
         text=run.text,
         time=datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -102,10 +109,11 @@ def make_record(run: Run, notes: Sequence[str], ranks: Sequence[dict[str, Any]])
         },
         plan=first["plan"],
         profile=first["profile"],
-        network=first["network"],
+        network={**(network or {}), **first["network"]},
         replicas=first["replicas"],
         staleness=_staleness([rank["staleness"] for rank in ranks]),
         loss=[fmean(values) for values in zip(*(rank["losses"] for rank in ranks), strict=True)],
+        accuracy=first["accuracy"],
         incidents=_skips(first),
     )
 

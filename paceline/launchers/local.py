@@ -11,7 +11,7 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -20,6 +20,7 @@ from paceline.errors import WrongCommand
 from paceline.launchers.job import LocalJob
 from paceline.launchers.output import OnLine, Output
 from paceline.menu import Member
+from paceline.types import Place
 
 # A training step frees and takes the same memory again and again. By default glibc gives much of it back to
 # the kernel and faults it in anew, page by page; these keep it, in large pages where the kernel has them.
@@ -45,10 +46,12 @@ class Local(Member):
         prefix: bool,
         on_line: OnLine | None = None,
         servers: int = 0,
+        place: Callable[[int], Place] = lambda rank: Place(),
     ) -> LocalJob:
         """Start `workers` processes of argv, and `servers` more of the same, which come after them as ranks.
 
-        on_line(rank, "stdout" or "stderr", line) replaces the terminal.
+        on_line(rank, "stdout" or "stderr", line) replaces the terminal. `place(rank)` says where a rank starts:
+        on a host of a lab, say.
         """
         if not argv:
             raise WrongCommand("nothing to start", remedy="paceline run -np 4 -- python my_train.py")
@@ -59,7 +62,9 @@ class Local(Member):
         job = LocalJob(folder, Output(folder, sys.stdout, sys.stderr, prefix=prefix, on_line=on_line), workers)
         try:
             for rank in range(workers + servers):
-                job.launch(rank, argv, environment_of(rank, workers, folder, environ, port, servers))
+                where = place(rank)
+                given = {**environment_of(rank, workers, folder, environ, port, servers), **where.environ}
+                job.launch(rank, [*where.prefix, *argv], given)
         except BaseException:
             job.stop()
             raise

@@ -28,10 +28,11 @@ _LABEL, _NOISE, _PATTERN = 1 << 40, 2 << 40, 3 << 40  # salts, farther apart tha
 
 @dataclass(frozen=True)
 class Images:
-    """batch(ids) -> (images of 3 x size x size, labels)."""
+    """batch(ids) -> (images of channels x size x size, labels)."""
 
     size: int
     classes: int
+    channels: int = 3
 
     def __call__(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         labels = scatter(ids, _LABEL) % self.classes
@@ -42,13 +43,13 @@ class Images:
     @cached_property
     def _pool(self) -> Tensor:
         generator = torch.Generator().manual_seed(_POOL_SEED)
-        numel = _OFFSETS + 3 * max(self.size, _GRID) ** 2
+        numel = _OFFSETS + self.channels * max(self.size, _GRID) ** 2
         # noise and pattern have variance 1/2 each, so that pixels have variance 1
         return torch.randn(numel, generator=generator, device="cpu").mul_(0.5**0.5)
 
     def _cut(self, numbers: Tensor, size: int) -> Tensor:
-        windows = self._pool.unfold(0, 3 * size * size, 1)
-        return windows.index_select(0, numbers % _OFFSETS).view(-1, 3, size, size)
+        windows = self._pool.unfold(0, self.channels * size * size, 1)
+        return windows.index_select(0, numbers % _OFFSETS).view(-1, self.channels, size, size)
 
     def _paint(self, images: Tensor, pattern: Tensor) -> None:
         """Add the pattern band by band, as stretching it to whole images would take a batch of memory."""
@@ -59,18 +60,25 @@ class Images:
             images[:, :, top:bottom] += bands[:, :, row : row + 1]
 
 
-def classifier(model: nn.Module, *, classes: int, image_size: int) -> Workload:
+def classifier(model: nn.Module, *, classes: int, image_size: int, channels: int = 3) -> Workload:
     """A network that sorts images into classes, trained with cross-entropy."""
 
     def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         images, labels = batch
         return F.cross_entropy(_logits(model(images), classes), labels)
 
-    return Workload(model, loss, Images(image_size, classes))
+    def grade(model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        images, labels = batch
+        scores = _logits(model(images), classes)
+        return scores.argmax(1) == labels, F.cross_entropy(scores, labels, reduction="none")
+
+    return Workload(model, loss, Images(image_size, classes, channels), grade=grade)
 
 
-def check_image(word: str, *, image_size: int, classes: int = 1, smallest: int = 1) -> None:
+def check_image(word: str, *, image_size: int, classes: int = 1, smallest: int = 1, channels: int = 3) -> None:
     """Refuse images that are too small for a network, and labels without a class."""
+    if channels < 1:
+        raise BadMember(f"{word}(channels={channels})", why="an image has at least one channel")
     if image_size < smallest:
         raise BadMember(
             f"{word}(image_size={image_size})",

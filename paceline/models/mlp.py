@@ -16,13 +16,13 @@ from paceline.models.images import check_image, classifier
 from paceline.types import Workload
 
 
-def mlp(*, classes: int = 10, image_size: int = 28, hidden: int = 256, layers: int = 2) -> Workload:
-    check_image("mlp", image_size=image_size, classes=classes)
+def mlp(*, classes: int = 10, image_size: int = 28, hidden: int = 256, layers: int = 2, channels: int = 3) -> Workload:
+    check_image("mlp", image_size=image_size, classes=classes, channels=channels)
     if hidden < 1 or layers < 0:
         raise BadMember(f"mlp(hidden={hidden}, layers={layers})", why="hidden is at least 1, layers at least 0")
-    widths = [3 * image_size * image_size, *[hidden] * layers]
+    widths = [channels * image_size * image_size, *[hidden] * layers]
     steps: list[nn.Module] = [nn.Flatten()]
     for inputs, outputs in pairwise(widths):
         steps += [nn.Linear(inputs, outputs), nn.ReLU()]
     steps.append(nn.Linear(widths[-1], classes))
-    return classifier(nn.Sequential(*steps), classes=classes, image_size=image_size)
+    return classifier(nn.Sequential(*steps), classes=classes, image_size=image_size, channels=channels)

@@ -20,17 +20,17 @@ from paceline.types import Workload
 _IMAGE_DEFAULTS = {"classes": 1000, "image_size": 224}
 
 
-def own(spec: Spec, flags: Mapping[str, int]) -> Workload:
+def own(spec: Spec, flags: Mapping[str, int], fit: Mapping[str, int]) -> Workload:
     """Call the user's function with the settings that it takes, and make a Workload of what it returns."""
     function = _function(spec.word)
     takes = _parameters(function, spec.word)
     passed = with_flags(spec, {key: value for key, value in flags.items() if key in takes})
     left = {key: value for key, value in flags.items() if key not in takes}
-    made = call(function, passed)
+    made = call(function, passed, **fit)
     if isinstance(made, Workload):
         _refuse(spec.word, takes, left)
         return made
-    return _of_images(spec.word, made, passed, takes, left)
+    return _of_images(spec.word, made, passed, takes, {**fit, **left})
 
 
 def with_flags(spec: Spec, flags: Mapping[str, int]) -> Spec:
@@ -83,7 +83,7 @@ def _of_images(
             f"model {word} returned a {type(made).__name__}",
             why="a model function returns a torch.nn.Module or a paceline.types.Workload",
         )
-    _refuse(word, takes, {key: value for key, value in left.items() if key not in _IMAGE_DEFAULTS})
+    _refuse(word, takes, {key: value for key, value in left.items() if key not in (*_IMAGE_DEFAULTS, "channels")})
     settings = {key: _setting(key, spec, takes, left) for key in _IMAGE_DEFAULTS}
     check_image(word, **settings)
     return classifier(made, **settings)

@@ -7,6 +7,7 @@ my_package.nets:small     a user's own function
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -18,6 +19,8 @@ from paceline.models import MENU
 from paceline.models.own import own, with_flags
 from paceline.types import Workload
 
+_ONE_AT_A_TIME = threading.RLock()
+
 
 def build(
     text: str,
@@ -26,38 +29,41 @@ def build(
     image_size: int | None = None,
     sequence_length: int | None = None,
     seed: int = 0,
+    fit: Mapping[str, int] | None = None,
 ) -> Workload:
     """The workload that a text describes; the same seed gives the same first parameters.
 
-    A flag that is None leaves the model's default; one that the model does not take is an error.
+    A flag that is None leaves the model's default; one that the model does not take is an error. `fit` is what the
+    samples of a source ask for: defaults, as far as the model takes them.
     """
     flags = {"classes": classes, "image_size": image_size, "sequence_length": sequence_length}
-    with _seeded(seed):
-        workload = _build(parse(text), {key: value for key, value in flags.items() if value is not None})
+    with seeded(seed):
+        workload = _build(parse(text), {key: value for key, value in flags.items() if value is not None}, fit or {})
     _check(text, workload)
     return workload
 
 
-def _build(spec: Spec, flags: Mapping[str, int]) -> Workload:
+def _build(spec: Spec, flags: Mapping[str, int], fit: Mapping[str, int]) -> Workload:
     place, colon, name = spec.word.partition(":")
     if not colon:
-        return call(MENU.load(spec.word), with_flags(spec, flags))
+        return call(MENU.load(spec.word), with_flags(spec, flags), **fit)
     if place == "torchvision":
         from paceline.models.torchvision import torchvision
 
-        return call(partial(torchvision, name), with_flags(spec, flags))
-    return own(spec, flags)
+        return call(partial(torchvision, name), with_flags(spec, flags), **fit)
+    return own(spec, flags, fit)
 
 
 @contextmanager
-def _seeded(seed: int) -> Iterator[None]:
+def seeded(seed: int) -> Iterator[None]:
     """Torch's CPU generator, which initializers draw from, set to a seed and put back afterwards.
 
-    Not torch.manual_seed, which would also seed every GPU; models are built on the CPU.
+    Not torch.manual_seed, which would also seed every GPU; models are built on the CPU. One at a time, as ranks
+    that are threads share the generator.
     """
     import torch
 
-    with torch.random.fork_rng(devices=[]):
+    with _ONE_AT_A_TIME, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield
 

@@ -10,12 +10,12 @@ from paceline.models.layers import initialize
 from paceline.types import Workload
 
 
-def small_cnn(*, classes: int = 10, image_size: int = 32, width: int = 32) -> Workload:
-    check_image("small_cnn", image_size=image_size, classes=classes, smallest=4)
+def small_cnn(*, classes: int = 10, image_size: int = 32, width: int = 32, channels: int = 3) -> Workload:
+    check_image("small_cnn", image_size=image_size, classes=classes, smallest=4, channels=channels)
     if width < 1:
         raise BadMember(f"small_cnn(width={width})", why="width is at least 1")
     model = nn.Sequential(
-        *_stage(3, width),
+        *_stage(channels, width),
         nn.MaxPool2d(2),
         *_stage(width, 2 * width),
         nn.MaxPool2d(2),
@@ -25,7 +25,7 @@ def small_cnn(*, classes: int = 10, image_size: int = 32, width: int = 32) -> Wo
         nn.Linear(4 * 4 * 4 * width, classes),
     )
     initialize(model)
-    return classifier(model, classes=classes, image_size=image_size)
+    return classifier(model, classes=classes, image_size=image_size, channels=channels)
 
 
 def _stage(inputs: int, outputs: int) -> tuple[nn.Module, nn.Module]:

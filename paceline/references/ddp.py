@@ -18,6 +18,7 @@ from paceline.train.scaling import LossScale
 class Ddp(Limit):
     """`model` is what the loop must call: the wrapped module."""
 
+    replicas_differ = False
     note = "ddp: its exposed communication is inside backward and cannot be told apart"
 
     def __init__(

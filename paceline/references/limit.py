@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from paceline.engine.device import Device
 from paceline.protocols import Comm
+from paceline.train.evaluate import averaged_statistics
 from paceline.train.pace import StepTimes
 from paceline.train.scaling import LossScale
 
@@ -19,6 +20,7 @@ from paceline.train.scaling import LossScale
 class Limit:
     """Steps as Pace does, gradients stay on their rank."""
 
+    replicas_differ = True
     note = "limit: gradients are not exchanged; ranks train apart and only meet at a barrier"
 
     def __init__(
@@ -75,7 +77,8 @@ class Limit:
 
     @contextlib.contextmanager
     def averaged(self) -> Iterator[None]:
-        yield
+        with averaged_statistics(self.model, self.comm):
+            yield
 
     def finish(self) -> StepTimes:
         return StepTimes()

@@ -31,6 +31,13 @@ class Fake(Member):
         if self.samples < 1:
             raise BadMember(f"fake(samples={self.samples})", why="a source has at least one sample")
 
+    def fit(self) -> dict[str, int]:
+        """The workload makes the samples, so they fit."""
+        return {}
+
+    def tests(self) -> None:
+        """A workload makes no samples to be tested on."""
+
     def epoch(self, global_batch: int) -> int:
         return batches_per_epoch(self.samples, global_batch)
 

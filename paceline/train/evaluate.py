@@ -1,16 +1,28 @@
-"""BatchNorm statistics are local while training and averaged over ranks for evaluation and checkpoints."""
+"""Looking at the model between steps: averaged statistics, accuracy on the test part, how far replicas are apart.
+
+BatchNorm statistics are local while training and averaged over ranks for evaluation and checkpoints. Test batch k
+is rank k mod size's, whatever the size:
+
+    test part   | batch 0 | batch 1 | batch 2 | batch 3 | ... | what is left |
+                  rank 0    rank 1    rank 0    rank 1           every sample once
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from paceline.protocols import Comm
+
+if TYPE_CHECKING:
+    from paceline.train.loop import Training
+
+BATCH = 250  # test samples at a time: the same for any number of workers, as sums inside a batch depend on it
 
 
 def statistics(model: nn.Module) -> list[Tensor]:
@@ -27,19 +39,74 @@ def statistics(model: nn.Module) -> list[Tensor]:
 @contextlib.contextmanager
 def averaged_statistics(model: nn.Module, comm: Comm) -> Iterator[None]:
     """Inside, every rank has the mean of all ranks' statistics; afterwards its own again."""
-    buffers = statistics(model)
-    kept = [buffer.clone() for buffer in buffers]
-    if buffers:
-        flat = torch.cat([buffer.reshape(-1) for buffer in buffers]) / comm.size
+    with _averaged(statistics(model), comm, "BatchNorm statistics"):
+        yield
+
+
+@contextlib.contextmanager
+def averaged_parameters(model: nn.Module, comm: Comm) -> Iterator[None]:
+    """The same for parameters, where a rule lets replicas differ: what is judged is their mean."""
+    with _averaged([parameter.detach() for parameter in model.parameters()], comm, "parameters"):
+        yield
+
+
+@contextlib.contextmanager
+def _averaged(tensors: Sequence[Tensor], comm: Comm, what: str) -> Iterator[None]:
+    kept = [tensor.clone() for tensor in tensors]
+    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+        chosen = [tensor for tensor in tensors if tensor.dtype == dtype]
+        flat = torch.cat([tensor.reshape(-1) for tensor in chosen]) / comm.size
         total = torch.empty_like(flat)
-        comm.all_sum(flat, total, "BatchNorm statistics").wait()
-        for buffer, part in zip(buffers, total.split([b.numel() for b in buffers]), strict=True):
-            buffer.copy_(part.view_as(buffer))
+        comm.all_sum(flat, total, what).wait()
+        for tensor, part in zip(chosen, total.split([t.numel() for t in chosen]), strict=True):
+            tensor.copy_(part.view_as(tensor))
     try:
         yield
     finally:
-        for buffer, own in zip(buffers, kept, strict=True):
-            buffer.copy_(own)
+        for tensor, own in zip(tensors, kept, strict=True):
+            tensor.copy_(own)
+
+
+def accuracy(training: Training, comm: Comm) -> dict[str, float] | None:
+    """The share of test samples that are sorted right, and their mean loss; None where that cannot be told.
+
+    The same parameters give the same bits for any number of workers: batches are the same, each rank writes
+    its own rows of one table, and the rows are added in order.
+    """
+    if training.tests is None or training.workload.grade is None:
+        return None
+    count, model = len(training.tests), training.workload.model
+    rows = torch.zeros(-(-count // BATCH), 2, dtype=torch.float64)
+    mean = averaged_parameters(model, comm) if training.pace.replicas_differ else contextlib.nullcontext()
+    with training.pace.averaged(), mean, _evaluating(model):
+        for k in range(comm.rank, len(rows), comm.size):
+            rows[k] = _graded(training, torch.arange(k * BATCH, min(count, (k + 1) * BATCH)))
+    table = torch.empty_like(rows)
+    comm.all_sum(rows.view(-1), table.view(-1), "accuracy").wait()
+    right, loss = table.sum(0).tolist()
+    return {"value": right / count, "loss": loss / count, "samples": count}
+
+
+def _graded(training: Training, ids: Tensor) -> Tensor:
+    """How many of these samples are right, and the sum of their losses."""
+    grade, tests = training.workload.grade, training.tests
+    assert grade is not None
+    assert tests is not None
+    with training.autocast():
+        right, loss = grade(training.workload.model, training.place(tests(ids)))
+    return torch.stack([right.double().sum(), loss.double().sum()]).cpu()
+
+
+@contextlib.contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Without gradients, dropout and updates of statistics."""
+    before = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train(before)
 
 
 def replicas(model: nn.Module, comm: Comm) -> dict[str, Any]:

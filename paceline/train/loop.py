@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 
 from paceline.bench.measure import Meter
 from paceline.errors import NonFinite, WorkloadError
+from paceline.protocols import Samples
 from paceline.types import Workload
 
 _HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -29,6 +30,8 @@ class Training:
     accumulate: int = 1
     precision: str = "fp32"
     device: str = "cpu"
+    tests: Samples | None = None
+    place: Callable[[Any], Any] = lambda batch: batch
     losses: list[float] = field(default_factory=list)
 
     def steps(self, count: int, meter: Meter) -> None:
@@ -38,7 +41,7 @@ class Training:
             for _ in range(self.accumulate):
                 batch = next(self.batches)
                 meter.lap("data")
-                with self._autocast():
+                with self.autocast():
                     loss = self.workload.loss(self.model, batch)
                 meter.lap("forward")
                 self._check(loss)
@@ -58,7 +61,7 @@ class Training:
         meter.add("forward", -times.in_forward)
         meter.add("backward", -times.in_backward)
 
-    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
         if self.precision == "fp32":
             return contextlib.nullcontext()
         return torch.autocast(self.device, dtype=_HALF[self.precision])

@@ -237,6 +237,11 @@ class Pace:
 
     # around it ----------------------------------------------------------------------------------
 
+    @property
+    def replicas_differ(self) -> bool:
+        """Whether ranks may hold different parameters between steps."""
+        return not self.axes.rule.same_result
+
     @contextlib.contextmanager
     def averaged(self) -> Iterator[None]:
         """Inside, BatchNorm statistics are the mean over ranks: for evaluation and checkpoints."""

@@ -11,9 +11,10 @@ from paceline.errors import WrongCommand
 from paceline.models.resolve import build
 from paceline.sources import MENU
 from paceline.types import Cursor, View
+from tests.sources.idxfiles import write_folder
 
 # Each source as it is run here, with 40 samples.
-SOURCES = ["fake(samples=40)", "fake(location=cpu, samples=40)"]
+SOURCES = ["fake(samples=40)", "fake(location=cpu, samples=40)", "idx(FOLDER)", "idx(FOLDER, channels=3)"]
 
 
 def take(source, count, *, view=View(0, 1), cursor=Cursor()):  # noqa: B008 frozen values
@@ -21,9 +22,14 @@ def take(source, count, *, view=View(0, 1), cursor=Cursor()):  # noqa: B008 froz
     return list(islice(source.batches(workload, view, 8, cursor, lambda batch: batch), count))
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_folder(tmp_path_factory.mktemp("files") / "idx", train=40, packed=True)
+
+
 @pytest.fixture(params=SOURCES)
-def source(request):
-    return MENU.make(request.param)
+def source(request, folder):
+    return MENU.make(request.param.replace("FOLDER", str(folder)))
 
 
 def test_every_source_of_the_menu_is_tested_here():
@@ -37,6 +43,23 @@ def test_a_source_prints_as_it_is_written(source):
 def test_a_source_says_its_word_and_kind(source):
     assert source.name in MENU.names()
     assert source.kind in ("indexable", "stream")
+
+
+def test_a_source_says_what_fits_its_samples(source):
+    fit = source.fit()
+    assert set(fit) <= {"channels", "image_size", "classes", "sequence_length"}
+    images, labels = take(source, 1)[0]
+    assert fit.get("channels", 3) == images.shape[1]
+    assert fit.get("image_size", 4) == images.shape[2]
+    assert int(labels.max()) < fit.get("classes", 10)
+
+
+def test_a_test_part_gives_batches_by_ids(source):
+    tests = source.tests()
+    if tests is not None:
+        images, labels = tests(torch.tensor([0, len(tests) - 1]))
+        assert len(images) == len(labels) == 2
+        assert torch.equal(tests(torch.tensor([len(tests) - 1]))[0][0], images[1])
 
 
 def test_an_epoch_counts_whole_global_batches(source):
@@ -72,7 +95,7 @@ def test_a_source_leaves_the_global_random_state_alone(source):
 
 def test_listing_and_making_sources_loads_no_torch():
     code = (
-        "import sys; from paceline.sources import MENU; MENU.make('fake(cpu)').epoch(8);"
+        "import sys; from paceline.sources import MENU; MENU.make('fake(cpu)').epoch(8); MENU.make('idx(x)');"
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
