@@ -81,6 +81,14 @@ STRATEGIES = {
             schedule="priority",
         ),
         Strategy("dear", "DeAR: reduce-scatter in backward, all-gather in the next forward", schedule="dear"),
+        Strategy("bsp_ps", "ddl-benchmarks BSP-PS: one message after backward", exchange="ps", schedule="bsp"),
+        Strategy("wfbp_ps", "ddl-benchmarks WFBP-PS: every tensor when it is ready", exchange="ps", schedule="wfbp"),
+        Strategy(
+            "bytescheduler_ps",
+            "ByteScheduler with parameter servers",
+            exchange="ps",
+            schedule="priority",
+        ),
         Strategy("p3", "P3: the same with small pieces", schedule="priority(0.2, 0.8)"),
     )
 }

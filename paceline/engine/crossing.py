@@ -92,7 +92,7 @@ class CrossingEngine(Engine):
 
     def advance(self) -> None:
         """Whatever can go on without waiting, does."""
-        self.comm.progress()
+        self._channel.memory.progress()
         if not self.crossing:
             return
         while self._flying and _there(self._flying[0][1]):
