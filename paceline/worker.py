@@ -105,7 +105,7 @@ def measure(run: Run, training: Any, comm: Any, state: dict[str, Any]) -> dict[s
             training.steps(left, Meter())  # what is measured below is the plan, not the way to it
     blocks, length = _lengths(run, training)
     meter, seconds, began = Meter(), [], time.process_time()
-    before = comm.received(), pushed(comm)
+    before, coded = (comm.received(), pushed(comm)), _coding(training)
     gc.collect()
     for block in range(blocks):
         comm.barrier()
@@ -122,6 +122,7 @@ def measure(run: Run, training: Any, comm: Any, state: dict[str, Any]) -> dict[s
         for pair in zip((comm.received(), pushed(comm)), before, strict=True)
     )
     cpu = (time.process_time() - began) / steps
+    coding = {key: (now - coded[key]) / steps for key, now in _coding(training).items()}
     return {
         "environment": capture(),
         "rank": comm.rank,
@@ -134,6 +135,7 @@ def measure(run: Run, training: Any, comm: Any, state: dict[str, Any]) -> dict[s
         "received_per_step": received,
         "pushed_per_step": sent,
         "cpu_seconds_per_step": cpu,
+        "coding": coding,
         "pss_peak": memory.peak,
         "rss_peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "losses": list(training.losses),
@@ -214,6 +216,13 @@ def _staleness(training: Any) -> dict[str, Any]:
     """Of rule server: when each step's gradients left and when its parameters were back."""
     duty: Any = getattr(training.pace, "duty", None)
     return {"bound": duty.bound, "pushed": duty.pushed, "pulled": duty.pulled} if hasattr(duty, "pushed") else {}
+
+
+def _coding(training: Any) -> dict[str, float]:
+    """What compressing has cost so far: bytes before and after, seconds; empty without a compressor."""
+    arenas = [arena for engine in getattr(training.pace, "engines", []) for arena in engine.arenas]
+    spent = [vars(arena.codec.spent) for arena in arenas if arena.codec is not None]
+    return {key: sum(one[key] for one in spent) for key in spent[0]} if spent else {}
 
 
 def _plan(training: Any) -> dict[str, Any]:
