@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -193,8 +192,7 @@ def hooks() -> dict[str, tuple[Call, Call, list[float], list[float]]]:
     import paceline
 
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    with tempfile.NamedTemporaryFile() as file:
-        dist.init_process_group("gloo", store=dist.FileStore(file.name, 1), rank=0, world_size=1)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 
     def with_hook(state: Any, hook: Any) -> tuple[Call, list[float]]:
         model, spent = torch.nn.Linear(COLUMNS, ROWS, bias=False), []
