@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         neighbor_allreduce,
     )
     from paceline.errors import PacelineError
+    from paceline.hooks import comm_hook
     from paceline.joining import Worker, join, wrap
     from paceline.train.pace import Pace
     from paceline.types import Workload
@@ -33,6 +34,7 @@ _HOMES = {
     "PacelineError": "paceline.errors",
     "allreduce": "paceline.calls",
     "broadcast": "paceline.calls",
+    "comm_hook": "paceline.hooks",
     "allgather": "paceline.calls",
     "neighbor_allreduce": "paceline.calls",
     "hierarchical_neighbor_allreduce": "paceline.calls",
@@ -50,6 +52,7 @@ __all__ = [
     "allgather",
     "allreduce",
     "broadcast",
+    "comm_hook",
     "hierarchical_neighbor_allreduce",
     "join",
     "neighbor_allreduce",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from paceline import compressors, exchanges, memberships, models, rules, schedules, sources, topologies
+from paceline import compression, compressors, exchanges, memberships, models, rules, schedules, sources, topologies
 from paceline.asked import CHECKS, Machine, nodes
 from paceline.bench.compute import MENU as COMPUTE
 from paceline.comm import MENU as COMMS
@@ -64,6 +64,7 @@ def compose(run: Run, machine: Machine | None = None) -> Axes | None:
     if axes is not None:
         problems += [str(problem) for rule in _AXES_CHECKS for problem in rule(axes)]
         problems += [str(problem) for problem in _fits(run, axes)]
+        problems += [str(problem) for problem in compression.packs_on_cpus(axes, (machine or Machine()).gpus)]
     if problems:
         raise Refused(problems)
     return None if axes is None else Axes(**{**vars(axes), "notes": tuple(_notes(run, axes))})
@@ -338,7 +339,8 @@ def _fits(run: Run, axes: Axes) -> Iterator[PacelineError]:
     except WrongCommand as problem:
         yield problem
         return
-    for check in update_on_servers, one_step_for_all, one_sided_comm, sound_weights, tensor_by_tensor:
+    checks = update_on_servers, one_step_for_all, one_sided_comm, sound_weights, tensor_by_tensor
+    for check in (*checks, *compression.RUN_CHECKS):
         yield from check(run, axes)
 
 
@@ -349,6 +351,7 @@ _AXES_CHECKS: tuple[Callable[[Axes], Iterator[PacelineError]], ...] = (
     elastic_steps_end,
     common_order,
     two_phases,
+    *compression.AXES_CHECKS,
 )
 
 
@@ -360,12 +363,7 @@ def _notes(run: Run, axes: Axes) -> Iterator[str]:
         yield f"rule {axes.rule} changes convergence: compare accuracy, not only speed"
     if axes.exchange.asynchronous:
         yield f"{axes.exchange.name} takes what has arrived: no two runs are the same"
-    if not axes.compressor.summable and axes.exchange.name == "allreduce":
-        yield f"{axes.compressor} cannot be summed on the way: payloads travel as all-gather"
-    if axes.compressor.biased and axes.compressor.loss == "lossy":
-        yield f"{axes.compressor} is biased and has no feedback: it may converge to another point"
-    if axes.compressor.loss == "rounding":
-        yield f"{axes.compressor} rounds what travels before it is combined"
+    yield from compression.notes(axes)
     if axes.schedule.crosses_step and not axes.schedule.decouples:
         yield f"schedule {axes.schedule} follows the order of rank 0"
     if run.precision == "fp16" and not run.clip_norm:

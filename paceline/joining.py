@@ -31,6 +31,7 @@ from paceline.errors import WrongCommand
 from paceline.run import Run
 from paceline.sources.loader import shares
 from paceline.train.pace import Pace
+from paceline.train.recipe import written
 from paceline.train.scaling import LossScale
 from paceline.train.serve import serve
 from paceline.types import View
@@ -176,6 +177,7 @@ def wrap(
         profile=times,
         accumulate=accumulate,
         clip_norm=clip_norm,
+        optimizer=written(optimizer),
         precision="fp16" if loss_scale else "fp32",  # as far as compose cares: a scaled loss may overflow
         **chosen,
     )

@@ -174,11 +174,26 @@ class Schedule(Protocol):
 
 
 class Payload(NamedTuple):
-    """One round on the wire: the tensor that leaves, how it is combined, and where the outcome goes."""
+    """One round on the wire: the tensor that leaves, how it is combined, and where the outcome goes.
 
-    combine: str  # "sum" or "gather"
+    sum      out is the sum of every rank's tensor
+    gather   out is every rank's tensor, in rank order
+    pass     the tensor goes to rank `target`, out is that of rank `source`; without a source, the own one
+    """
+
+    combine: str
     tensor: Tensor
     out: Tensor
+    source: int | None = None
+    target: int | None = None
+
+
+class Wire(NamedTuple):
+    """What one round costs: how payloads are combined, bytes of one rank's, and of "pass" who hands to whom."""
+
+    combine: str
+    nbytes: int
+    pairs: tuple[tuple[int, int], ...] = ()
 
 
 # A codec yields payloads; it goes on when `out` of the last one is there, and ends when dst is written.
@@ -205,7 +220,11 @@ class Compressor(Protocol):
     contractive: ClassVar[bool]
     aligned: ClassVar[bool]  # needs whole tensors
 
-    def nbytes(self, layout: Layout, chunk: Chunk) -> int: ...
+    def nbytes(self, layout: Layout, chunk: Chunk) -> int:
+        """What one rank offers of a chunk, over all rounds; of `pass`, one message."""
+
+    def wires(self, layout: Layout, chunk: Chunk, size: int) -> Sequence[Wire]:
+        """The rounds of a chunk among `size` ranks, in order."""
 
     def bind(self, layout: Layout, comm: Comm, dtype: Any, shared: bool) -> Codec | None:
         """None means that chunks travel as they are; `shared` that combined payloads are one memory for all ranks."""
@@ -232,6 +251,7 @@ class Exchange(Protocol):
     asynchronous: ClassVar[bool]  # whether it takes what has arrived instead of waiting for this step's
     shares_results: ClassVar[bool]  # whether it fills one memory for all ranks where the comm offers that
     one_call: ClassVar[bool]  # whether a phase is one call of the comm, so that units may leave in any common order
+    gathers: ClassVar[bool]  # whether it carries payloads that cannot be summed
 
     @property
     def servers(self) -> int:

@@ -72,6 +72,24 @@ STRATEGIES = {
             exchange="window(one_peer(exp2))",
             same_result=False,
         ),
+        Strategy("signsgd", "signSGD: one bit per element, the majority decides", compressor="sign", same_result=False),
+        Strategy("signum", "Signum: the sign of a momentum", compressor="sign(momentum=0.9)", same_result=False),
+        Strategy(
+            "topk_sgd",
+            "top-k SGD: the largest elements, the rest waits",
+            compressor="feedback(topk(ratio=0.01))",
+            same_result=False,
+        ),
+        Strategy(
+            "gtopk_sgd",
+            "gTop-k SGD: the largest elements of the sum",
+            compressor="feedback(gtopk(ratio=0.01))",
+            same_result=False,
+        ),
+        Strategy("dgc", "deep gradient compression", compressor="dgc", same_result=False),
+        Strategy(
+            "powersgd", "PowerSGD: low-rank gradients", compressor="feedback(powersgd(rank=2))", same_result=False
+        ),
         Strategy("bsp", "ddl-benchmarks BSP-A2A: one message after backward", schedule="bsp"),
         Strategy("wfbp", "ddl-benchmarks WFBP-A2A: every tensor when it is ready", schedule="wfbp"),
         Strategy("mg_wfbp", "MG-WFBP: merged so that the last chunk arrives first", schedule="mgwfbp"),

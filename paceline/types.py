@@ -25,10 +25,11 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One tensor of an arena."""
+    """One tensor of an arena. A shape of () says that it is not known."""
 
     name: str
     numel: int
+    shape: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,11 @@ class Layout:
     @property
     def nbytes(self) -> int:
         return self.numel * self.itemsize
+
+    @property
+    def body(self) -> int:
+        """Elements before the tail."""
+        return self.offsets[-1]
 
     def slots_in(self, start: int, stop: int) -> tuple[int, ...]:
         """The slots that share an element with [start, stop), which may cut through tensors."""

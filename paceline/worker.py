@@ -107,6 +107,7 @@ def measure(run: Run, training: Any, comm: Any, state: dict[str, Any]) -> dict[s
     blocks, length = _lengths(run, training)
     meter, seconds, graded = Meter(), [], []
     tally = Tally(lambda: (*comm.received(), *pushed(comm)), time.process_time)
+    coded = _coding(training)
     gc.collect()
     for block in range(blocks):
         comm.barrier()
@@ -123,6 +124,7 @@ def measure(run: Run, training: Any, comm: Any, state: dict[str, Any]) -> dict[s
     steps = blocks * length
     per_step = [nbytes / steps for nbytes in tally.nbytes]
     sources = len(comm.received())
+    coding = {key: (now - coded[key]) / steps for key, now in _coding(training).items()}
     return {
         "environment": capture(),
         "rank": comm.rank,
@@ -135,6 +137,7 @@ def measure(run: Run, training: Any, comm: Any, state: dict[str, Any]) -> dict[s
         "received_per_step": per_step[:sources],
         "pushed_per_step": per_step[sources:],
         "cpu_seconds_per_step": tally.seconds / steps,
+        "coding": coding,
         "pss_peak": memory.peak,
         "rss_peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "losses": list(training.losses),
@@ -236,6 +239,13 @@ def _staleness(training: Any) -> dict[str, Any]:
     """Of rule server: when each step's gradients left and when its parameters were back."""
     duty: Any = getattr(training.pace, "duty", None)
     return {"bound": duty.bound, "pushed": duty.pushed, "pulled": duty.pulled} if hasattr(duty, "pushed") else {}
+
+
+def _coding(training: Any) -> dict[str, float]:
+    """What compressing has cost so far: bytes before and after, seconds; empty without a compressor."""
+    arenas = [arena for engine in getattr(training.pace, "engines", []) for arena in engine.arenas]
+    spent = [vars(arena.codec.spent) for arena in arenas if arena.codec is not None]
+    return {key: sum(one[key] for one in spent) for key in spent[0]} if spent else {}
 
 
 def _plan(training: Any) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from paceline.compose import (
     elastic_steps_end,
     lossless_parameters,
 )
+from paceline.compression import carried_payloads, contractive_feedback, has_momentum, packs_on_cpus, whole_tensors
 from paceline.errors import Refused
 from paceline.run import Run
 from paceline.types import Axes, Lane
@@ -206,3 +207,69 @@ def test_local_rules_leave_a_note_about_convergence():
 def test_neighbor_allreduce_crosses_nodes_with_one_rank_at_a_time():
     assert str(compose(Run(workers=4, strategy="neighbor_allreduce")).topology) == "one_peer(exp2)"
     assert str(compose(Run(workers=4, nodes="2x2", strategy="neighbor_allreduce")).topology) == "inner_outer"
+
+
+def test_r8_feedback_refuses_what_is_not_contractive():
+    inner = Trait("shrink", loss="lossy", contractive=False, shrinks=True, remembers=False)
+    assert not list(contractive_feedback(axes(compressor=Trait("feedback(shrink)", inner=inner))))
+    inner.shrinks = False
+    found = str(next(contractive_feedback(axes(compressor=Trait("feedback(shrink)", inner=inner)))))
+    assert "grow without bound" in found
+    assert "try: --compress 'feedback(efsign)'" in found
+
+
+def test_what_cannot_be_summed_needs_an_exchange_that_gathers():
+    signs, sums = Trait("sign", summable=False), Trait("ps(servers=2)")
+    assert "over exchange ps(servers=2)" in str(next(carried_payloads(axes(compressor=signs, exchange=sums))))
+    assert not list(carried_payloads(axes(compressor=signs)))
+    assert not list(carried_payloads(axes(compressor=Trait("powersgd", summable=True), exchange=sums)))
+
+
+def test_whole_tensors_are_not_cut():
+    low_rank, cutting = Trait("powersgd", aligned=True), Trait("priority", cuts_tensors=True)
+    assert "cuts through" in str(next(whole_tensors(axes(compressor=low_rank, schedule=cutting))))
+    assert not list(whole_tensors(axes(compressor=low_rank)))
+    assert not list(whole_tensors(axes(schedule=cutting)))
+
+
+def test_lossy_compressors_stay_off_gpus():
+    assert "on GPUs" in str(next(packs_on_cpus(axes(compressor=Trait("topk", loss="lossy")), gpus=1)))
+    assert not list(packs_on_cpus(axes(compressor=Trait("topk", loss="lossy")), gpus=0))
+    assert not list(packs_on_cpus(axes(), gpus=1))
+
+
+@pytest.mark.parametrize(
+    ("text", "momentum"),
+    [
+        ("sgd(lr=0.1)", False),
+        ("sgd(0.1)", False),
+        ("sgd(lr=0.1, momentum=0)", False),
+        ("sgd(lr=0.1, momentum=0.0)", False),
+        ("sgd(lr=0.1, momentum=0.9)", True),
+        ("sgd(0.1, 0.9)", True),
+        ("rmsprop(lr=0.1)", False),
+        ("rmsprop(lr=0.1, momentum=0.5)", True),
+        ("AdamW(lr=0.1)", True),
+        ("adagrad(lr=0.1)", False),
+    ],
+)
+def test_momentum_of_an_optimizer_is_seen(text, momentum):
+    assert has_momentum(text) is momentum
+
+
+@pytest.mark.parametrize(
+    ("text", "notes"),
+    [
+        ("topk", ["all-gather", "changes convergence", "biased and has no feedback"]),
+        ("feedback(topk)", ["all-gather", "changes convergence"]),
+        ("feedback(gtopk)", ["pair by pair", "changes convergence"]),
+        ("feedback(powersgd)", ["changes convergence"]),
+        ("randomk", ["changes convergence"]),
+        ("cast", ["rounds what travels"]),
+        ("none", []),
+    ],
+)
+def test_compressors_leave_notes(text, notes):
+    found = compose(Run(workers=2, compress=text, model="mlp")).notes
+    assert len(found) == len(notes)
+    assert all(note in line for note, line in zip(notes, found, strict=True))

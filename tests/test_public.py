@@ -12,6 +12,7 @@ def test_public_names_are_these():
         "allgather",
         "allreduce",
         "broadcast",
+        "comm_hook",
         "hierarchical_neighbor_allreduce",
         "join",
         "neighbor_allreduce",

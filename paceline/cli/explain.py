@@ -25,6 +25,7 @@ def explain(
     model: o.ModelText = o.DEFAULTS.model,
     classes: o.Classes = None,
     image_size: o.ImageSize = None,
+    optimizer: o.OptimizerText = o.DEFAULTS.optimizer,
     precision: o.Precision = o.DEFAULTS.precision,
     json: o.JsonFile = None,
 ) -> None:

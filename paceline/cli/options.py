@@ -28,7 +28,10 @@ TopologyText = Annotated[str | None, typer.Option("--topology", help="Axis: who 
 ScheduleText = Annotated[
     str | None, typer.Option("--schedule", help="Axis: where gradients are cut: fusion(mb=25), mgwfbp, ...")
 ]
-CompressText = Annotated[str | None, typer.Option("--compress", help="Axis: none, cast(bf16), cast(fp16).")]
+CompressText = Annotated[
+    str | None,
+    typer.Option("--compress", help="Axis: none, cast(bf16), sign, feedback(topk(ratio=0.01)), ..."),
+]
 MembershipText = Annotated[str | None, typer.Option("--membership", help="Axis: fixed.")]
 Nodes = Annotated[str | None, typer.Option("--nodes", help="Pretend nodes on this host: 2x4 is two of four ranks.")]
 LabText = Annotated[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from statistics import fmean
 
 from paceline.bench.stats import Interval
 from paceline.record import Record
@@ -32,6 +33,8 @@ def details(record: Record) -> Iterator[str]:
         rates = record.network["goodput"]
         slowest = f", TCP gets {size(min(rates))}/s and more" if rates else ""
         yield f"network {record.network['requested']['lab']}{slowest}"
+    if "after_compression_per_step" in record.bytes:
+        yield f"coding  {coding(record)}"
     distance = record.replicas.get("distance")
     if distance is not None:
         same = "bit-identical" if record.replicas["identical"] else f"{distance:.2g} apart (relative to their mean)"
@@ -51,6 +54,16 @@ def received(record: Record) -> str:
     if record.run.strategy == "ddp":
         return "-"
     return size(sum(record.bytes["received_per_step"]) / record.workers)
+
+
+def coding(record: Record) -> str:
+    """Bytes before and after compression and the seconds it takes, of the mean worker."""
+    before, after = (record.bytes[f"{when}_compression_per_step"] for when in ("before", "after"))
+    encode, decode = (record.resources[f"{what}_seconds_per_step"] for what in ("encode", "decode"))
+    return (
+        f"{size(fmean(before))} -> {size(fmean(after))} per worker and step, "
+        f"encode {fmean(encode) * 1e3:.1f}, decode {fmean(decode) * 1e3:.1f} ms"
+    )
 
 
 def size(nbytes: float) -> str:

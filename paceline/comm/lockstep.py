@@ -16,7 +16,7 @@ from torch import Tensor
 from paceline.comm.board import MemoryBoard
 from paceline.comm.ground import STAGING, Ground, typed
 from paceline.comm.queue import Op, QueueWork
-from paceline.comm.sums import add_up, sum_into
+from paceline.comm.sums import add_up, mix_into, sum_into
 from paceline.comm.window import SharedBuffers
 from paceline.errors import WrongCommand
 from paceline.types import Mixing, Piece, spread
@@ -162,9 +162,9 @@ class Lockstep:
 
         def share(sources: Sequence[Tensor], result: Tensor | None, start: int, stop: int) -> None:
             out = flat[start:stop]
-            torch.mul(own[start:stop], mixing.keep, out=out)
-            for peer, weight in mixing.sources:
-                out.add_(sources[peer], alpha=weight)
+            heard = [(sources[peer], weight) for peer, weight in mixing.sources]
+            mix_into(out, own[start:stop], mixing.keep, heard)
+            for peer, _ in mixing.sources:
                 self._ground.received[self.members[peer]] += out.nbytes
 
         around = (self.rank, *(peer for peer, _ in mixing.sources)), (self.rank, *mixing.targets)

@@ -41,6 +41,18 @@ def add_up(out: Tensor, parts: Sequence[Tensor], start: int) -> None:
     sum_into(out, parts)
 
 
+def mix_into(out: Tensor, own: Tensor, keep: float, heard: Sequence[tuple[Tensor, float]]) -> None:
+    """out = keep x own + the weighted others; what is only handed on is copied bit by bit, whatever its dtype."""
+    if keep == 0 and len(heard) == 1 and heard[0][1] == 1:
+        out.copy_(heard[0][0])
+    elif keep == 1 and not heard:
+        out.copy_(own)
+    else:
+        torch.mul(own, keep, out=out)
+        for part, weight in heard:
+            out.add_(part, alpha=weight)
+
+
 def _blocks(out: Tensor, parts: Sequence[Tensor], add) -> None:  # type: ignore[no-untyped-def]
     for start in range(0, out.numel(), BLOCK):
         add(out[start : start + BLOCK], [part[start : start + BLOCK] for part in parts])

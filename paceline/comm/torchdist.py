@@ -21,7 +21,7 @@ from torch import Tensor
 from paceline.comm.lockstep import Combine, parts_of
 from paceline.comm.queue import DEADLINE
 from paceline.comm.served import ServedBuffers, WindowService
-from paceline.comm.sums import add_up, sum_into
+from paceline.comm.sums import add_up, mix_into, sum_into
 from paceline.errors import PeerLost, WrongCommand
 from paceline.types import Mixing, Piece, spread
 
@@ -283,9 +283,8 @@ class TorchDist:
         works += [dist.isend(dense, self.members[peer], self._group, self._tags) for peer in mixing.targets]
 
         def combine() -> None:
-            torch.mul(dense, mixing.keep, out=flat)
-            for part, peer, weight in heard:
-                flat.add_(part, alpha=weight)
+            mix_into(flat, dense, mixing.keep, [(part, weight) for part, _, weight in heard])
+            for part, peer, _ in heard:
                 self._received[self.members[peer]] += part.nbytes
 
         if not works:
@@ -388,6 +387,18 @@ class NcclComm(TorchDist):
 
     def _device(self) -> torch.device:
         return torch.device("cuda", torch.cuda.current_device())
+
+
+def around_process_group() -> TorchDist:
+    """The comm of ranks that torch.distributed has joined already, over a group of its own. Collective."""
+    if not dist.is_initialized():
+        raise WrongCommand(
+            "there is no process group yet",
+            why="ranks of stock DDP meet in torch.distributed",
+            remedy="torch.distributed.init_process_group() first",
+        )
+    kind = NcclComm if dist.get_backend() == "nccl" else GlooComm
+    return kind(dist.get_rank(), dist.get_world_size())
 
 
 def _first_line(problem: BaseException) -> str:

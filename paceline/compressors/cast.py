@@ -6,13 +6,14 @@ mean does not; shm adds in float32 and rounds once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from paceline.compressors.codec import ArenaCodec, Stateless, wires
 from paceline.errors import BadMember
 from paceline.menu import Member
-from paceline.protocols import Comm, Payload, Rounds
+from paceline.protocols import Comm, Payload, Rounds, Wire
 from paceline.types import Chunk, Layout
 
 if TYPE_CHECKING:
@@ -28,39 +29,48 @@ class Cast(Member):
     summable: ClassVar[bool] = True
     biased: ClassVar[bool] = False
     contractive: ClassVar[bool] = True
+    shrinks: ClassVar[bool] = False
+    remembers: ClassVar[bool] = False
     aligned: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.to not in ("fp16", "bf16"):
             raise BadMember(f"cast({self.to})", why="numbers can travel as fp16 or bf16", remedy="cast(bf16)")
 
-    def nbytes(self, layout: Layout, chunk: Chunk) -> int:
-        return chunk.numel * min(2, layout.itemsize)
+    def body(self, layout: Layout, piece: Chunk, size: int) -> Sequence[Wire]:
+        return (Wire("sum", piece.numel * min(2, layout.itemsize)),)
 
-    def bind(self, layout: Layout, comm: Comm, dtype: Any, shared: bool) -> CastCodec | None:
+    def wires(self, layout: Layout, chunk: Chunk, size: int) -> Sequence[Wire]:
+        return wires(self, layout, chunk, size)
+
+    def nbytes(self, layout: Layout, chunk: Chunk) -> int:
+        return sum(wire.nbytes for wire in self.wires(layout, chunk, 1))
+
+    def operator(self, layout: Layout, comm: Comm, shared: bool, shrunk: bool) -> Halves:
+        return Halves(self.to, layout, comm, shared)
+
+    def bind(self, layout: Layout, comm: Comm, dtype: Any, shared: bool) -> ArenaCodec | None:
+        """Infinity may travel: fp16 training looks for it in the mean gradient."""
         if dtype.itemsize <= 2:
             return None
-        return CastCodec(self.to, layout, comm, shared)
+        operator = self.operator(layout, comm, shared, False)
+        return ArenaCodec(f"{self}", operator, layout, comm, shared, looks=False, wide=True)
 
 
-class CastCodec:
+class Halves(Stateless):
     """Two vectors of half the size beside the arena: what leaves and what comes back."""
 
     def __init__(self, to: str, layout: Layout, comm: Comm, shared: bool) -> None:
         import torch
 
         half = {"fp16": torch.float16, "bf16": torch.bfloat16}[to]
-        self._small = comm.allocate(layout.numel, half)
-        self._sum = comm.allocate_result(layout.numel, half) if shared else torch.zeros(layout.numel, dtype=half)
+        self._small = comm.allocate(layout.body, half)
+        self._sum = comm.allocate_result(layout.body, half) if shared else torch.zeros(layout.body, dtype=half)
 
-    def rounds(self, chunk: Chunk, src: Tensor, dst: Tensor) -> Rounds:
-        part = slice(chunk.start, chunk.stop)
+    def rounds(self, piece: Chunk, src: Tensor, dst: Tensor, rest: Tensor | None) -> Rounds:
+        part = slice(piece.start, piece.stop)
         self._small[part].copy_(src)
+        if rest is not None:
+            rest.sub_(self._small[part])
         yield Payload("sum", self._small[part], self._sum[part])
         dst.copy_(self._sum[part])
-
-    def state(self) -> Mapping[str, Any]:
-        return {}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        pass

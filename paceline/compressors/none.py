@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from paceline.menu import Member
-from paceline.protocols import Comm
+from paceline.protocols import Comm, Wire
 from paceline.types import Chunk, Layout
 
 
@@ -17,10 +18,15 @@ class NoCompression(Member):
     summable: ClassVar[bool] = True
     biased: ClassVar[bool] = False
     contractive: ClassVar[bool] = True
+    shrinks: ClassVar[bool] = False
+    remembers: ClassVar[bool] = False
     aligned: ClassVar[bool] = False
 
     def nbytes(self, layout: Layout, chunk: Chunk) -> int:
         return chunk.numel * layout.itemsize
+
+    def wires(self, layout: Layout, chunk: Chunk, size: int) -> Sequence[Wire]:
+        return (Wire("sum", self.nbytes(layout, chunk)),)
 
     def bind(self, layout: Layout, comm: Comm, dtype: Any, shared: bool) -> None:
         return None

@@ -44,7 +44,7 @@ class Arena:
 
     def _lay_out(self, names: Sequence[str], likes: Sequence[Tensor]) -> None:
         self._names, self._likes = list(names), list(likes)
-        slots = tuple(Slot(name, like.numel()) for name, like in zip(names, likes, strict=True))
+        slots = tuple(Slot(name, like.numel(), tuple(like.shape)) for name, like in zip(names, likes, strict=True))
         self.layout = Layout(slots, self.dtype.itemsize, tail=self._tail)
         self.codec: Codec | None = self._compressor.bind(self.layout, self._comm, self.dtype, self._shares)
 
@@ -55,8 +55,11 @@ class Arena:
         self.tail.fill_(1)
 
     def reorder(self, order: Sequence[int]) -> None:
-        """Lay the slots out in a new order; between steps only."""
+        """Lay the slots out in a new order; between steps only. What a codec keeps moves along with its slot."""
+        kept = None if self.codec is None else self.codec.state()
         self._lay_out([self._names[i] for i in order], [self._likes[i] for i in order])
+        if self.codec is not None and kept is not None:
+            self.codec.restore(kept)
         self._make_views()
 
     def views(self, vector: Tensor) -> list[Tensor]:

@@ -219,7 +219,12 @@ class Engine:
         return Link(*agreed.tolist())
 
     def state(self) -> dict[str, Any]:
-        return {"channel": dict(self._channel.state())}
+        """Residuals and momentum of codecs are this rank's own: every rank saves its state."""
+        codecs = [{} if arena.codec is None else dict(arena.codec.state()) for arena in self.arenas]
+        return {"channel": dict(self._channel.state()), "codecs": codecs}
 
     def restore(self, state: dict[str, Any]) -> None:
         self._channel.restore(state["channel"])
+        for arena, saved in zip(self.arenas, state["codecs"], strict=True):
+            if arena.codec is not None:
+                arena.codec.restore(saved)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from paceline.exchanges.works import coded
 from paceline.menu import Member
 from paceline.protocols import Codec, Comm, Payload, Work
-from paceline.types import Chunk, Cluster, Flow, Lane, Unit, View, spread
+from paceline.types import Chunk, Cluster, Flow, Lane, Mixing, Unit, View, spread
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,6 +31,7 @@ class AllReduce(Member):
     asynchronous: ClassVar[bool] = False
     shares_results: ClassVar[bool] = True
     one_call: ClassVar[bool] = True
+    gathers: ClassVar[bool] = True
     topology: ClassVar[None] = None
 
     def check(self, cluster: Cluster) -> None:
@@ -68,7 +69,9 @@ class AllReduceChannel:
         def combine(payload: Payload) -> Work:
             if payload.combine == "sum":
                 return self._comm.all_sum(payload.tensor, payload.out, unit)
-            return self._comm.all_gather(payload.tensor, payload.out, unit)
+            if payload.combine == "gather":
+                return self._comm.all_gather(payload.tensor, payload.out, unit)
+            return self._comm.mix(payload.tensor, payload.out, handover(payload), unit)
 
         return coded(codec.rounds(chunk, src, dst), combine)
 
@@ -77,3 +80,11 @@ class AllReduceChannel:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         pass
+
+
+def handover(payload: Payload) -> Mixing:
+    """A payload that goes to one rank, and what comes from another, as a mixing that only copies."""
+    targets = () if payload.target is None else (payload.target,)
+    if payload.source is None:
+        return Mixing(1.0, (), targets)
+    return Mixing(0.0, ((payload.source, 1.0),), targets)

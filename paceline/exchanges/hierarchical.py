@@ -37,6 +37,7 @@ class Hierarchical(Member):
     asynchronous: ClassVar[bool] = False
     one_call: ClassVar[bool] = False
     shares_results: ClassVar[bool] = False
+    gathers: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.over and not re.fullmatch(r"\d+(x\d+)*", self.over) and parse(self.over).word != "neighbor":
@@ -135,7 +136,7 @@ class LevelsChannel:
             dst.copy_(part[: dst.numel()])
 
     def _room(self, chunk: Chunk, depth: int, numel: int, like: Tensor) -> Tensor:
-        """Memory of one level of one chunk, the same in every step. Collective the first time."""
+        """Memory of one level of one chunk's payload, the same in every step. Collective the first time."""
         key = (chunk.index, depth, numel, like.dtype)
         if key not in self._scratch:
             self._scratch[key] = self._comm.allocate(numel, like.dtype)

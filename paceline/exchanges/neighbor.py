@@ -33,6 +33,7 @@ class Neighbor(Member):
     asynchronous: ClassVar[bool] = False
     one_call: ClassVar[bool] = True
     shares_results: ClassVar[bool] = False
+    gathers: ClassVar[bool] = False
 
     def __str__(self) -> str:
         return f"{self.name}({self.topology})"

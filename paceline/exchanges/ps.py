@@ -37,6 +37,7 @@ class Ps(Member):
     asynchronous: ClassVar[bool] = False
     shares_results: ClassVar[bool] = True
     one_call: ClassVar[bool] = True
+    gathers: ClassVar[bool] = False
     topology: ClassVar[None] = None
 
     def __post_init__(self) -> None:

@@ -43,6 +43,7 @@ class Window(Member):
     takes_topology: ClassVar[bool] = True
     asynchronous: ClassVar[bool] = True
     shares_results: ClassVar[bool] = False
+    gathers: ClassVar[bool] = False
 
     def __str__(self) -> str:
         return f"{self.name}({self.topology})"

@@ -10,11 +10,12 @@ from statistics import median
 from paceline.bench.profile import StepProfile
 from paceline.bench.profile import read as read_profile
 from paceline.compose import compose
+from paceline.exchanges.costs import traffic
 from paceline.jobs.measure import check, machine
 from paceline.jobs.predict import Prediction, predict
 from paceline.models.layouts import layout_built, layout_of
 from paceline.run import Run
-from paceline.types import Axes, Flow, Lane, Layout, Link, Profile, Slot
+from paceline.types import Axes, Chunk, Flow, Lane, Layout, Link, Profile, Slot
 
 LEAVES = {
     "backward": "during backward, back before the update",
@@ -46,9 +47,9 @@ def explain(run: Run) -> Explanation:
     given = read_profile(Path(run.profile)) if run.profile else None
     link = (given.measured_link() if given else None) or Link(0.0, 1e9)
     profiles = [_profile(lane, slots, given) for lane in axes.rule.lanes]
-    sizes = tuple(size for profile in profiles for size in _chunks(axes, profile, link))
-    cluster = run.cluster
-    rounds = [axes.exchange.traffic(nbytes, cluster) for nbytes in sizes]
+    cuts = [cut for profile in profiles for cut in _chunks(axes, profile, link)]
+    sizes = tuple(axes.compressor.nbytes(layout, chunk) for layout, chunk in cuts)
+    rounds = [traffic(axes.exchange, axes.compressor, layout, chunk, run.cluster) for layout, chunk in cuts]
     flows: list[Flow] = [flow for chunk in rounds for flows in chunk for flow in flows]
     received = [0] * run.workers
     for flow in flows:
@@ -75,10 +76,10 @@ def _profile(lane: Lane, slots: list[Slot], given: StepProfile | None) -> Profil
     return given.for_layout(Layout(tuple(ordered), 4, tail), "the profile")
 
 
-def _chunks(axes: Axes, profile: Profile, link: Link) -> list[int]:
-    """Bytes of every chunk of one lane."""
+def _chunks(axes: Axes, profile: Profile, link: Link) -> list[tuple[Layout, Chunk]]:
+    """Every chunk of one lane."""
     plan = axes.schedule.plan(profile, link.seconds)
-    return [axes.compressor.nbytes(profile.layout, chunk) for chunk in plan.chunks()]
+    return [(profile.layout, chunk) for chunk in plan.chunks()]
 
 
 def _predicted(axes: Axes, given: StepProfile | None, profile: Profile, sizes: Sequence[int]) -> Prediction | None:

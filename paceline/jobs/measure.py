@@ -101,11 +101,13 @@ def make_record(
             "sent_per_step": [sum(row[rank] for row in edges) for rank in range(len(edges))],
             "received_per_step": [sum(row) for row in edges],
             "per_edge": edges,
+            **_coded(ranks, before_compression_per_step="dense", after_compression_per_step="coded"),
         },
         resources={
             "pss_peak": [rank["pss_peak"] for rank in ranks],
             "rss_peak": [rank["rss_peak"] for rank in ranks],
             "cpu_seconds_per_step": [rank["cpu_seconds_per_step"] for rank in ranks],
+            **_coded(ranks, encode_seconds_per_step="encode", decode_seconds_per_step="decode"),
         },
         plan=first["plan"],
         profile=first["profile"],
@@ -124,6 +126,12 @@ def _staleness(ranks: Sequence[dict[str, Any]]) -> dict[str, Any]:
         return {}
     lead = largest_lead([rank["pushed"] for rank in ranks], [rank["pulled"] for rank in ranks])
     return {"bound": ranks[0]["bound"], "largest_lead": lead}
+
+
+def _coded(ranks: Sequence[dict[str, Any]], **names: str) -> dict[str, list[float]]:
+    """What compressing cost each rank per step; nothing where there is no compressor."""
+    coding = [rank["coding"] for rank in ranks]
+    return {name: [one[key] for one in coding] for name, key in names.items()} if coding[0] else {}
 
 
 def _skips(first: dict[str, Any]) -> list[dict[str, Any]]:

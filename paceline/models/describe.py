@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from paceline.models.layouts import read
@@ -49,7 +50,7 @@ def catalogue() -> list[Description]:
 
 
 def _listed(text: str, entry: Any) -> Description:
-    numel = sum(numel for _, numel in entry["tensors"])
+    numel = sum(prod(shape) for _, shape in entry["tensors"])
     return Description(text, entry["unit"], numel, len(entry["tensors"]), 4 * numel, entry["flops"])
 
 

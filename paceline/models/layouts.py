@@ -1,12 +1,14 @@
 """The tensors of the menu's models, known without building them or importing torch.
 
-layouts.json holds, for every listed model, its unit, the flops of one sample and [name, numel] of each
+layouts.json holds, for every listed model, its unit, the flops of one sample and [name, shape] of each
 trainable tensor in the order of registration. After a change to a model: python -m paceline.models.layouts
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ def listed() -> tuple[str, ...]:
 def layout_of(text: str) -> list[Slot] | None:
     """The trainable tensors of a listed model in order of registration; None says: build it to know."""
     entry = read().get(_canonical(parse(text)))
-    return None if entry is None else [Slot(name, numel) for name, numel in entry["tensors"]]
+    return None if entry is None else [_slot(name, shape) for name, shape in entry["tensors"]]
 
 
 def layout_built(text: str, *, classes: int | None = None, image_size: int | None = None) -> list[Slot]:
@@ -37,7 +39,12 @@ def layout_built(text: str, *, classes: int | None = None, image_size: int | Non
 
     with torch.device("meta"):
         model = build(text, classes=classes, image_size=image_size).model
-    return [Slot(name, tensor.numel()) for name, tensor in model.named_parameters() if tensor.requires_grad]
+    return [_slot(name, tensor.shape) for name, tensor in model.named_parameters() if tensor.requires_grad]
+
+
+def _slot(name: str, shape: Iterable[int]) -> Slot:
+    sides = tuple(shape)
+    return Slot(name, prod(sides), sides)
 
 
 def measure() -> dict[str, Any]:
@@ -54,7 +61,7 @@ def _measured(text: str) -> dict[str, Any]:
     with torch.device("meta"):
         workload = build(text)
     named = workload.model.named_parameters()
-    tensors = [[name, tensor.numel()] for name, tensor in named if tensor.requires_grad]
+    tensors = [[name, list(tensor.shape)] for name, tensor in named if tensor.requires_grad]
     return {"unit": workload.unit, "flops": describe(workload, text).flops_per_sample, "tensors": tensors}
 
 

@@ -67,6 +67,7 @@ class Pushes:
     asynchronous: ClassVar[bool] = False
     shares_results: ClassVar[bool] = True
     one_call: ClassVar[bool] = True
+    gathers: ClassVar[bool] = False
     consensus: ClassVar[bool] = True
 
     def __init__(self, exchange: Any, bound: int | None) -> None:

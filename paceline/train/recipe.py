@@ -38,6 +38,13 @@ def make_optimizer(text: str, parameters: Iterable[Any]) -> torch.optim.Optimize
         raise BadMember(text, why=str(problem)) from None
 
 
+def written(optimizer: torch.optim.Optimizer) -> str:
+    """An optimizer as text, as far as compose cares: its name and its momentum."""
+    groups = optimizer.param_groups
+    momentum = max(float(group.get("momentum") or (group.get("betas") or (0.0,))[0]) for group in groups)
+    return f"{type(optimizer).__name__.lower()}(momentum={momentum:g})"
+
+
 def _value(written: Spec) -> Any:
     text = {"true": "True", "false": "False", "none": "None"}.get(str(written).lower(), str(written))
     try:

@@ -6,6 +6,7 @@ import torch
 from paceline import compressors, exchanges
 from paceline.comm.thread import run_ranks
 from paceline.errors import WrongCommand
+from paceline.exchanges.costs import traffic
 from paceline.train.serve import serve
 from paceline.types import Chunk, Cluster, Lane, Layout, Slot, Unit, View
 
@@ -19,6 +20,15 @@ def carries(text, compressor):
 
 
 LANE = Lane("x", needs_consensus=False, lossy_ok=True)
+WRITTEN = {"dgc": "dgc(warmup=0)"}
+CARRIED = [
+    (size, text, WRITTEN.get(name, name))
+    for size in SIZES
+    for text in TEXTS
+    for name in compressors.MENU.names()
+    if (size in (1, 3) or name in ("none", "cast", "gtopk"))
+    and (exchanges.MENU.make(text).gathers or compressors.MENU.make(name).summable)
+]
 
 
 def combine(comm, text, numel, compressor="none"):
@@ -66,9 +76,7 @@ def test_a_consensus_exchange_gives_everybody_the_same_sum(text, size, numel):
         assert torch.equal(out, expected)
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("text", TEXTS)
-@pytest.mark.parametrize("compressor", compressors.MENU.names())
+@pytest.mark.parametrize(("size", "text", "compressor"), CARRIED)
 def test_an_exchange_never_writes_its_source(text, size, compressor):
     if not carries(text, compressor):
         return
@@ -76,22 +84,22 @@ def test_an_exchange_never_writes_its_source(text, size, compressor):
         assert torch.equal(kept, src)
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("text", TEXTS)
-@pytest.mark.parametrize("compressor", compressors.MENU.names())
+@pytest.mark.parametrize(("size", "text", "compressor"), CARRIED)
 @pytest.mark.parametrize("numel", [1, 64, 12_345])
 def test_counted_bytes_are_the_declared_ones(text, size, compressor, numel):
     if not carries(text, compressor):
         return
     layout = Layout((Slot("x", numel),), 4, 0)
-    nbytes = compressors.MENU.make(compressor).nbytes(layout, Chunk(0, 0, numel))
-    exchange = exchanges.MENU.make(text)
-    rounds = exchange.traffic(nbytes, Cluster.of_one_host(size))
+    exchange, squeeze = exchanges.MENU.make(text), compressors.MENU.make(compressor)
+    rounds = traffic(exchange, squeeze, layout, Chunk(0, 0, numel), Cluster.of_one_host(size))
     for rank, (_, _, _, got) in enumerate(on_ranks(size, text, numel, compressor) or ()):
         declared = [0] * (size + exchange.servers)
         for flow in (flow for flows in rounds for flow in flows if flow.dst == rank):
             declared[flow.src] += flow.nbytes
-        assert got == declared
+        if compressor == "threshold":  # declares the most; how much it is depends on the gradients
+            assert all(counted <= most for counted, most in zip(got, declared, strict=True))
+        else:
+            assert got == declared
 
 
 def test_allreduce_moves_twice_n_minus_one_nths_of_the_chunk():

@@ -38,7 +38,7 @@ def test_sizes_are_the_published_ones(text):
 
 
 def test_a_layout_is_found_however_it_is_spelled():
-    assert layout_of("resnet50")[0] == Slot("conv1.weight", 9408)
+    assert layout_of("resnet50")[0] == Slot("conv1.weight", 9408, (64, 3, 7, 7))
     assert layout_of("resnet50()") == layout_of("resnet50")
     assert layout_of("resnet50(classes=10,bias=true)") == layout_of("resnet50(bias=true, classes=10)")
 

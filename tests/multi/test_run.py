@@ -74,6 +74,19 @@ def test_every_way_to_train_runs(words, tmp_path):
     assert record["verdict"] in ("steady", "unsteady")
 
 
+def test_a_compressed_run_tells_bytes_and_seconds_of_coding(tmp_path):
+    words = ["-np", "2", "--model", "mlp", "--compress", "feedback(topk(ratio=0.01))"]
+    record, told = record_of(tmp_path, *words)
+    arena, kept = 4 * (670_730 + 6), 8 * 6707 + 4 * 6
+    assert record["bytes"]["before_compression_per_step"] == [arena, arena]
+    assert record["bytes"]["after_compression_per_step"] == [kept, kept]
+    assert record["bytes"]["received_per_step"] == [kept, kept]
+    assert min(record["resources"]["encode_seconds_per_step"]) > 0
+    assert min(record["resources"]["decode_seconds_per_step"]) > 0
+    assert "2.7 MB -> 53.7 kB per worker and step, encode" in told
+    assert record["replicas"]["identical"]
+
+
 def test_the_published_words_mean_what_they_meant(tmp_path):
     record, _ = record_of(tmp_path, "dnn=mlp", "bs=4", "nworkers=2", "--dist-optimizer=horovod")
     assert (record["workers"], record["run"]["batch_size"], record["run"]["model"]) == (2, 4, "mlp")

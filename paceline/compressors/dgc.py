@@ -1,0 +1,107 @@
+"""Deep gradient compression: top-k with momentum that is corrected for what waits, and a density that falls.
+
+    u = momentum u + g        v = v + u        send the largest of v; where it was sent, u = v = 0
+
+Stage e of the warm-up sends ratio^((e+1)/(warmup+1)) of the elements; a stage has `stage` steps, for which the
+paper takes an epoch. `clip` bounds the norm of a worker's gradient by clip / sqrt(workers) before it is added;
+a chunk gets its share of that. The optimizer must have no momentum of its own.
+
+Y. Lin et al., "Deep Gradient Compression: Reducing the Communication Bandwidth for Distributed Training", ICLR 2018.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from paceline.compressors.codec import Lossy, by_name, check_least, check_momentum, check_ratio, put_back
+from paceline.compressors.select import count_of
+from paceline.compressors.sparse import EACH, Largest
+from paceline.protocols import Comm, Rounds, Wire
+from paceline.types import Chunk, Layout
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Dgc(Lossy):
+    ratio: float = 0.001
+    momentum: float = 0.9
+    clip: float = 0.0
+    warmup: int = 4
+    stage: int = 100
+
+    name: ClassVar[str] = "dgc"
+    biased: ClassVar[bool] = False
+    contractive: ClassVar[bool] = False
+    remembers: ClassVar[bool] = True
+    takes_momentum: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_ratio(self)
+        check_momentum(self)
+        check_least(self, "clip", 0)
+        check_least(self, "warmup", 0)
+        check_least(self, "stage", 1)
+
+    def density(self, step: int) -> float:
+        """The share that is sent at a step."""
+        stage = min(self.warmup, step // self.stage)
+        return float(self.ratio ** ((stage + 1) / (self.warmup + 1)))
+
+    def body(self, layout: Layout, piece: Chunk, size: int) -> Sequence[Wire]:
+        """After the warm-up."""
+        return (Wire("gather", EACH * count_of(self.ratio, piece.numel)),)
+
+    def operator(self, layout: Layout, comm: Comm, shared: bool, shrunk: bool) -> Corrected:
+        return Corrected(self, layout, comm.size)
+
+
+class Corrected:
+    """Velocity u, what is owed v, and how often each chunk has left."""
+
+    def __init__(self, member: Dgc, layout: Layout, size: int) -> None:
+        import torch
+
+        self._member, self._layout, self._size = member, layout, size
+        self._velocity, self._owed = torch.zeros(layout.body), torch.zeros(layout.body)
+        self._steps: dict[int, int] = {}
+        self._before = 0  # steps before the arena was laid out as it is now
+
+    def rounds(self, piece: Chunk, src: Tensor, dst: Tensor, rest: Tensor | None) -> Rounds:
+        step = self._before + self._steps.get(piece.start, 0)
+        self._steps[piece.start] = self._steps.get(piece.start, 0) + 1
+        velocity, owed = (vector[piece.start : piece.stop] for vector in (self._velocity, self._owed))
+        velocity.mul_(self._member.momentum).add_(src, alpha=self._clipping(piece, src))
+        owed.add_(velocity)
+        inner = Largest(self._member.density(step), self._size)
+        sent = inner.rounds(piece, owed, dst, None)
+        payload = next(sent)
+        for where, _ in inner.decode(piece, payload.tensor.numpy()):
+            velocity.numpy()[where] = 0
+            owed.numpy()[where] = 0
+        yield payload
+        yield from sent
+
+    def _clipping(self, piece: Chunk, src: Tensor) -> float:
+        """src is a worker's gradient divided by the number of workers."""
+        if not self._member.clip:
+            return 1.0
+        share = math.sqrt(piece.numel / self._layout.body)
+        limit = self._member.clip / math.sqrt(self._size) / self._size * share
+        return min(1.0, limit / (float(src.norm()) + 1e-12))
+
+    def state(self) -> Mapping[str, Any]:
+        return {
+            "velocity": by_name(self._layout, self._velocity),
+            "owed": by_name(self._layout, self._owed),
+            "steps": self._before + max(self._steps.values(), default=0),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        put_back(self._layout, self._velocity, state["velocity"])
+        put_back(self._layout, self._owed, state["owed"])
+        self._before, self._steps = state["steps"], {}
