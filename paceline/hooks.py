@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor, div, nn
 from torch.futures import Future
 
 from paceline.comm.hook import exchange_bucket
@@ -48,6 +48,7 @@ class Buckets:
         self._compressor, self._comm, self._names = compressor, comm, dict(names)
         self._channel = AllReduce().join(comm, View(comm.rank, comm.size), _LANE)
         self._bound: dict[int, tuple[tuple[int, ...], Codec | None]] = {}
+        self._sources: dict[int, Tensor] = {}
         self._kept: dict[str, Any] = {}
         self._step = 0
 
@@ -55,7 +56,10 @@ class Buckets:
         """buffer = its mean over ranks."""
         self._step += index == 0
         codec = self._codec(index, list(parameters), buffer)
-        source = buffer / self._comm.size
+        source = self._sources.get(index)
+        if source is None or source.shape != buffer.shape or source.dtype != buffer.dtype:
+            source = self._sources[index] = buffer.new_empty(buffer.shape)  # fresh memory costs more than the division
+        div(buffer, self._comm.size, out=source)
         chunk = Chunk(index, 0, buffer.numel())
         self._channel.start(Unit(self._step, index), chunk, source, buffer, codec).wait()
 
