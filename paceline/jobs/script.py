@@ -42,8 +42,8 @@ BLOCKS = 5  # parts of the measured updates that a rate inside one start is take
 
 def launch(
     argv: Sequence[str],
-    run: Run,
     *,
+    run: Run,
     choices: Mapping[str, Any],
     servers: int = 0,
     on_line: OnLine | None = None,

@@ -62,6 +62,8 @@ class StepLog:
             "events": [],
             "events_exposed": 0.0,
             "losses": [],
+            "coding": {},
+            "accuracy": [],
             "replicas": {},
             "skipped": pace.loss_scale.skipped if pace.loss_scale else 0,
             "gpu": {"use": None, "memory": None},

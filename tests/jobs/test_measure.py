@@ -34,6 +34,8 @@ def rank_of(number, warm, steps, **changes):
         "received_per_step": [0.0, 0.0],
         "pushed_per_step": [],
         "staleness": {},
+        "accuracy": [],
+        "coding": {},
         "profile": None,
         "network": {},
         "cpu_seconds_per_step": 0.08,
