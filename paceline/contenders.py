@@ -28,7 +28,19 @@ from paceline.run import Run
 
 AXES = ("strategy", "rule", "exchange", "topology", "schedule", "compress", "membership")
 # Where results come out as all-reduce's whatever these say.
-HARMLESS = (*AXES, "comm", "nodes", "source", "memory_format", "compile", "threads", "deadline")
+HARMLESS = (
+    *AXES,
+    "comm",
+    "nodes",
+    "lab",
+    "cpus",
+    "profile",
+    "source",
+    "memory_format",
+    "compile",
+    "threads",
+    "deadline",
+)
 # Of the race as a whole: the same for all contenders.
 _OF_THE_RACE = ("workers", "model", "steps", "epochs", "warmup", "repeats", "seed")
 FLAGS = tuple(name for name in Run.model_fields if name not in _OF_THE_RACE)

@@ -27,7 +27,18 @@ from paceline.run import Run
 BASELINE = "one worker"
 REFERENCES = ("limit", "ddp")
 # What changes the work of one worker: efficiency against a baseline without it would say nothing.
-_OTHER_WORK = ("precision", "compile", "memory_format", "accumulate", "optimizer", "source", "batch_size", "clip_norm")
+_OTHER_WORK = (
+    "precision",
+    "compile",
+    "memory_format",
+    "accumulate",
+    "optimizer",
+    "source",
+    "batch_size",
+    "clip_norm",
+    "compute",
+    "cpus",
+)
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,12 @@ class Standing:
         tails = [fmean(record.loss[-3:]) for record in self.records.values() if record.loss]
         return fmean(tails) if tails else None
 
+    @property
+    def accuracy(self) -> float | None:
+        """On the test part of the source at the end, the mean over rounds."""
+        found = [record.accuracy[-1]["value"] for record in self.records.values() if record.accuracy]
+        return fmean(found) if found else None
+
 
 def verdict(standings: Sequence[Standing]) -> Iterator[str]:
     """The verdict of one heat: first the winner or that there is none, then what a reader must know."""
@@ -109,6 +115,8 @@ def _other_group(standing: Standing, same: Sequence[Standing]) -> str:
     told = (
         f"{standing.label} runs at {_times(standing, against)} the rate of {against.label}, but changes convergence: "
     )
+    if standing.accuracy is not None and against.accuracy is not None:
+        return f"{told}its accuracy is {standing.accuracy:.4f} against {against.accuracy:.4f}"
     mine, theirs = standing.loss, against.loss
     beside = f" (training loss {mine:.3f} against {theirs:.3f})" if mine is not None and theirs is not None else ""
     return f"{told}no winner without accuracy{beside}"
