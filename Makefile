@@ -43,6 +43,7 @@ bench: $(READY) ## the performance claims, each as a ratio against a peer in the
 	$(BIN)/python benchmarks/against_ddp.py
 	$(BIN)/python benchmarks/exchanges.py
 	$(BIN)/python benchmarks/compressors.py
+	$(BIN)/python benchmarks/overhead.py
 
 clean: ## everything that make has made
 	rm -rf .venv build dist runs *.egg-info .pytest_cache .mypy_cache .ruff_cache

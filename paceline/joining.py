@@ -15,7 +15,7 @@ import atexit
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NoReturn
@@ -36,6 +36,7 @@ from paceline.train.scaling import LossScale
 from paceline.train.serve import serve
 from paceline.types import View
 
+MEASURE = "PACELINE_MEASURE"  # set by a race, which wants the updates of a script timed
 AXES = ("strategy", "rule", "exchange", "topology", "schedule", "compress", "membership", "nodes")
 
 _current: ContextVar[Worker | None] = ContextVar("paceline worker", default=None)
@@ -51,6 +52,8 @@ class Worker:
         self._open = True
         self.windows: dict[str, Any] = {}  # by name, those that are not freed
         self.windows_made = 0
+        self.at_close: Callable[[], None] | None = None
+        self.samples = 0  # that `batches` has dealt to this rank
         self._epochs: dict[int, tuple[Any, int]] = {}  # the data is kept, so that its id stays its own
 
     @property
@@ -79,6 +82,7 @@ class Worker:
         first = self._epochs.get(id(data), (data, 0))[1] if epoch is None else epoch
         self._epochs[id(data)] = (data, first + epochs)
         for batch in shares(data, view, batch_size=batch_size, epochs=range(first, first + epochs), seed=seed):
+            self.samples += _count(batch)
             yield self.device.place(batch)
 
     def close(self, failure: str = "") -> None:
@@ -87,6 +91,8 @@ class Worker:
             try:
                 for pace in () if failure else self._paces:
                     pace.finish()
+                if self.at_close is not None and not failure:
+                    self.at_close()
             finally:
                 self._comm.close(failure)
 
@@ -107,6 +113,8 @@ def join(*, comm: str | None = None, deadline: float | None = None) -> Worker:
     where = position(os.environ)
     device = find(where.local_rank)
     chosen = asked.get("comm") or comm or "auto"
+    if asked.get("strategy") == "ddp" and chosen == "auto" and device.kind == "cpu":
+        chosen = "gloo"
     nodes = Run(workers=where.size, nodes=asked.get("nodes")).cluster.nodes if asked.get("nodes") else None
     seconds = asked.get("deadline") or deadline or Run().deadline
     reached = connect(where, chosen, seconds, cuda=device.kind == "cuda")
@@ -181,24 +189,57 @@ def wrap(
         precision="fp16" if loss_scale else "fp32",  # as far as compose cares: a scaled loss may overflow
         **chosen,
     )
+    model = worker.device.place_model(model)
+    settings: dict[str, Any] = {
+        "comm": worker.comm,
+        "device": worker.device,
+        "accumulate": accumulate,
+        "clip_norm": clip_norm,
+        "loss_scale": LossScale() if loss_scale else None,
+    }
     if run.reference:
-        raise WrongCommand(f"strategy {run.strategy}", why="a reference cannot be wrapped", remedy="strategy allreduce")
+        return _watched(_reference(run, asked, model, optimizer, settings), worker)
     axes = compose(run)
     assert axes is not None
     pace = Pace(
-        worker.device.place_model(model),
+        model,
         optimizer,
-        comm=worker.comm,
         axes=axes,
-        device=worker.device,
-        accumulate=accumulate,
-        clip_norm=clip_norm,
-        loss_scale=LossScale() if loss_scale else None,
         private_gradients=private_gradients,
         profile=read_profile(Path(times)) if times else None,
+        **settings,
     )
     worker._paces.append(pace)
+    return _watched(pace, worker)
+
+
+def _reference(run: Run, asked: Mapping[str, Any], model: Any, optimizer: Any, settings: Mapping[str, Any]) -> Any:
+    """Only a race puts a reference where the user's own strategy was."""
+    if MEASURE not in os.environ or "strategy" not in asked:
+        raise WrongCommand(f"strategy {run.strategy}", why="a reference cannot be wrapped", remedy="strategy allreduce")
+    from paceline.references.ddp import OwnLoopDdp
+    from paceline.references.limit import Limit
+
+    return {"ddp": OwnLoopDdp, "limit": Limit}[str(run.strategy)](model, optimizer, **settings)
+
+
+def _watched(pace: Any, worker: Worker) -> Any:
+    """In a race the updates are timed, and what was seen is left for the launcher when the process ends."""
+    if MEASURE in os.environ and "PACELINE_JOB" in os.environ:
+        from paceline.train.steplog import StepLog
+
+        log = StepLog(pace)
+        pace.on_step = log.note
+        worker.at_close = lambda: log.write(samples=worker.samples, device=worker.device.kind)
     return pace
+
+
+def _count(batch: Any) -> int:
+    """Samples in a batch: the length of the first tensor in it."""
+    if isinstance(batch, torch.Tensor):
+        return len(batch) if batch.dim() else 1
+    parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (tuple, list)) else ()
+    return next((_count(part) for part in parts), 0)
 
 
 def _launched() -> dict[str, Any]:

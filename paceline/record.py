@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from paceline.bench.redact import redacted, secrets_of
 from paceline.errors import WrongCommand
 from paceline.run import Run
 
@@ -16,7 +17,10 @@ SCHEMA = 1
 
 
 class Record(BaseModel):
-    """What one run leaves behind. Times are in seconds, sizes in bytes."""
+    """What one run leaves behind. Times are in seconds, sizes in bytes. docs/concepts/record.md explains each field.
+
+    A run that failed has `failure` and none of the figures.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -26,19 +30,25 @@ class Record(BaseModel):
     text: str
     time: str
     run: Run
+    experiment: dict[str, Any] = {}
     environment: dict[str, Any]
     notes: list[str] = []
     verdict: Literal["steady", "unsteady", "failed"]
+    failure: str | None = None
     workers: int
-    device: str
-    unit: str
-    comm: str
-    rate: dict[str, Any]
-    step: dict[str, float]
-    breakdown: dict[str, float]
-    bytes: dict[str, Any]
-    resources: dict[str, Any]
-    plan: dict[str, Any]
+    device: str = ""
+    unit: str = ""
+    comm: str = ""
+    rate: dict[str, Any] = {}
+    step: dict[str, float] = {}
+    series: dict[str, Any] = {}
+    efficiency: dict[str, Any] = {}
+    breakdown: dict[str, float] = {}
+    communication: dict[str, Any] = {}
+    task: dict[str, Any] = {}
+    bytes: dict[str, Any] = {}
+    resources: dict[str, Any] = {}
+    plan: dict[str, Any] = {}
     profile: dict[str, Any] | None = None
     network: dict[str, Any] = {}
     replicas: dict[str, Any] = {}
@@ -50,7 +60,8 @@ class Record(BaseModel):
     events: str | None = None
 
     def to_json(self) -> str:
-        values = self.model_dump(mode="json")
+        """Without what looks like a secret: a token in an address, a key in a line of a log."""
+        values = redacted(self.model_dump(mode="json"), secrets_of(os.environ))
         values = {"schema": values.pop("schema_"), **values}
         return json.dumps(values, indent=1) + "\n"
 

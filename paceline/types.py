@@ -211,8 +211,9 @@ class Mixing:
 class Event(NamedTuple):
     """One line of the event stream: engine and simulator emit the same kinds.
 
-    kind: begin, forward, backward, ready, need, said, leave, back, waited, updated, end. `what` is the slot of
-    `ready` and `need`, and the chunk of `said`, `leave` and `back`; seconds are of the clock that
+    kind: begin, forward, backward, grad (a gradient is finished), ready (it is in the arena), need, said, leave,
+    back, waited, updated, end. `what` is the slot of `ready` and `need`, and the chunk of `said`, `leave` and
+    `back`; seconds are of the clock that
     the emitter was given.
     """
 

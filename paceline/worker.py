@@ -95,13 +95,16 @@ def _serve(attendant: Any) -> dict[str, Any]:
 def measure(run: Run, training: Any, comm: Any, state: dict[str, Any]) -> dict[str, Any]:
     """Warm-up steps, then blocks of measured steps; every rank times its own."""
     from paceline.bench.environment import capture
+    from paceline.bench.gpu import GpuUse
     from paceline.bench.measure import Meter, Tally
     from paceline.bench.memory import PeakMemory
     from paceline.train.evaluate import accuracy, replicas
 
     state["step"] = 0
-    with PeakMemory() as memory:
-        training.steps(max(1, run.warmup), Meter())
+    warm = Meter()
+    gpu = GpuUse(int(os.environ.get("LOCAL_RANK", "0")) if training.device == "cuda" else None)
+    with PeakMemory() as memory, gpu:
+        training.steps(max(1, run.warmup), warm)
         while left := getattr(training.pace, "steps_to_plan", 0):
             training.steps(left, Meter())  # what is measured below is the plan, not the way to it
     blocks, length = _lengths(run, training)
@@ -132,6 +135,7 @@ def measure(run: Run, training: Any, comm: Any, state: dict[str, Any]) -> dict[s
         "unit": training.workload.unit,
         "samples": run.per_worker * run.accumulate * length,
         "seconds": seconds,
+        "warmup": warm.steps,
         "steps": meter.steps,
         "parts": meter.parts,
         "received_per_step": per_step[:sources],
@@ -143,6 +147,8 @@ def measure(run: Run, training: Any, comm: Any, state: dict[str, Any]) -> dict[s
         "losses": list(training.losses),
         "accuracy": graded,
         **_events(training, run),
+        **_costs(run, training, comm),
+        "gpu": {"use": gpu.share, "memory": gpu.memory},
         "replicas": replicas(training.pace.model, comm),
         "plan": _plan(training),
         "staleness": _staleness(training),
@@ -197,19 +203,22 @@ def _notes(run: Run, training: Any) -> Iterator[str]:
 
 
 def _events(training: Any, run: Run, steps: int = 3) -> dict[str, Any]:
-    """The event stream of a few more steps, off the record's clock, and what it says about layer times."""
+    """The event stream of a few more steps, off the record's clock: what was exposed in them, and layer times."""
     from paceline.bench.measure import Meter
 
     log: list[Any] = []
+    if not hasattr(training.pace, "engines"):
+        return {"events": log, "events_exposed": 0.0, "profile": None}  # a reference has no events to tell
+    meter = Meter()
     training.pace.record_events(log)
     watch = _watch(training, run)
-    if watch is None:
-        training.steps(steps, Meter())
-    for _ in range(steps if watch is not None else 0):
-        training.steps(1, Meter())
-        watch.stepped()
+    for _ in range(steps):
+        training.steps(1, meter)
+        if watch is not None:
+            watch.stepped()
     training.pace.record_events(None)
-    return {"events": log, "profile": _profile(training, watch, run)}
+    exposed = sum(meter.parts["exposed"]) / steps
+    return {"events": log, "events_exposed": exposed, "profile": _profile(training, watch, run)}
 
 
 def _watch(training: Any, run: Run) -> Any:
@@ -233,6 +242,20 @@ def _network(training: Any) -> dict[str, Any]:
         return {}
     link = engines[0].link
     return {"measured": {"latency": link.latency, "bandwidth": link.bandwidth}}
+
+
+def _costs(run: Run, training: Any, comm: Any) -> dict[str, Any]:
+    """FLOPs of one sample, counted by rank 0, and the most that this worker can do, measured where it is a CPU."""
+    from paceline.train.costs import peak_flops, training_flops
+
+    if hasattr(training.pace, "finish"):
+        training.pace.finish()  # rank 0 computes alone below: nothing may be under way that others take part in
+    peak = peak_flops() if training.device == "cpu" else None
+    flops = int(os.environ.get("PACELINE_FLOPS", "0")) or None  # counting loads half of torch: a race does it once
+    if comm.rank == 0 and flops is None:
+        workload = training.workload
+        flops = training_flops(workload.model, workload.loss, next(training.batches), run.per_worker)
+    return {"flops": flops, "peak": peak}
 
 
 def _staleness(training: Any) -> dict[str, Any]:

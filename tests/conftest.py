@@ -6,6 +6,8 @@ Leaks are found by reading /proc, never by starting a process; a test pays for i
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -140,6 +142,22 @@ def restore(environ: dict[str, str]) -> list[str]:
         else:
             del os.environ[name]
     return changed
+
+
+RUNS = pytest.StashKey[Path]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Records of runs that tests start go to a folder of this session, not into the repository."""
+    if "PACELINE_RUNS" not in os.environ:
+        config.stash[RUNS] = Path(tempfile.mkdtemp(prefix="paceline-tests-"))
+        os.environ["PACELINE_RUNS"] = str(config.stash[RUNS])
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if RUNS in config.stash:
+        shutil.rmtree(config.stash[RUNS], ignore_errors=True)
+        del os.environ["PACELINE_RUNS"]
 
 
 def skipped(config: pytest.Config) -> list[Any]:

@@ -1,11 +1,19 @@
-"""Means, intervals and percentiles of a few numbers, without surprises."""
+"""Means, intervals and percentiles of a few numbers, without surprises.
+
+Over repeats (fresh processes) an interval is Student's t; a percentile bootstrap would cover the truth in 73, 83 and
+90 of 100 cases at 3, 5 and 10 repeats. Inside one process, where a slow step is often followed by another slow step,
+it is the block bootstrap, whose variance has a closed form: nothing is drawn, and the answer is always the same.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, median, stdev
+from itertools import accumulate, pairwise
+from statistics import fmean, median, pstdev, stdev
+
+ENOUGH = 5  # repeats; fewer give figures but no verdict
 
 # Two-sided 95 % quantiles of Student's t for 1, 2, ... degrees of freedom; beyond that a close formula.
 _T95: tuple[float, ...] = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
@@ -20,6 +28,10 @@ class Interval:
     low: float | None
     high: float | None
     confidence: float = 0.95
+
+    def holds(self, value: float) -> bool:
+        """Whether the interval contains a value; one that is not known contains all."""
+        return self.low is None or self.high is None or self.low <= value <= self.high
 
 
 def t95(degrees: int) -> float:
@@ -41,12 +53,78 @@ def mean_interval(values: Sequence[float]) -> Interval:
     return Interval(centre, centre - half, centre + half)
 
 
+def block_interval(values: Sequence[float]) -> Interval:
+    """The mean of a series from one process, with the interval of a block bootstrap.
+
+    Blocks of b neighbors are drawn with replacement, so that what neighbors have in common stays together. The
+    variance of such a mean is b/n times the variance of all block means, which needs no drawing.
+    """
+    count, centre = len(values), fmean(values)
+    if count < 2:
+        return Interval(centre, None, None)
+    length = block_length(values)
+    sums = [0.0, *accumulate(values)]
+    means = [(stop - start) / length for start, stop in zip(sums, sums[length:], strict=False)]
+    # Means over blocks that overlap fall short of the true variance by the share of a block in the series.
+    variance = length / (count - length) * fmean((mean - centre) ** 2 for mean in means)
+    half = t95(max(1, math.floor(1.5 * (count / length - 1)))) * math.sqrt(variance)
+    return Interval(centre, centre - half, centre + half)
+
+
+def block_length(series: Sequence[float]) -> int:
+    """How many neighbors belong together: 1 without autocorrelation, at most a fourth of the series."""
+    alike = min(max(autocorrelation(series), 0.0), 0.95)
+    best = (2 * alike**2 / (1 - alike**2) ** 2) ** (1 / 3) * len(series) ** (1 / 3)
+    return min(max(1, math.ceil(2 * best)), max(1, len(series) // 4))
+
+
+def autocorrelation(series: Sequence[float]) -> float:
+    """Of neighbors in time, with the bias of short series taken out."""
+    centre = fmean(series)
+    rest = [value - centre for value in series]
+    total = sum(value * value for value in rest)
+    if not total or len(rest) < 3:
+        return 0.0
+    plain = sum(a * b for a, b in pairwise(rest)) / total
+    return plain + (1 + 3 * plain) / len(rest)
+
+
+def leaning(values: Sequence[float]) -> bool:
+    """Whether neighbors in time are so alike that an interval that takes them for independent is too narrow.
+
+    Von Neumann's ratio: the squares of differences between neighbors are twice the variance where nothing is alike.
+    Called at the level that 5 of 100 series without autocorrelation reach.
+    """
+    count = len(values)
+    centre = fmean(values) if values else 0.0
+    square = sum((value - centre) ** 2 for value in values)
+    if count < 5 or not square:
+        return False
+    ratio = sum((b - a) ** 2 for a, b in pairwise(values)) / square
+    return (1 - ratio / 2) / math.sqrt((count - 2) / (count * count - 1)) > 1.645
+
+
 def ratio_interval(over: Sequence[float], under: Sequence[float]) -> Interval:
     """The mean of paired ratios, with a t interval on their logarithms: both sides met the same noise."""
     logs = [math.log(a / b) for a, b in zip(over, under, strict=True)]
     inner = mean_interval(logs)
     low, high = (None if side is None else math.exp(side) for side in (inner.low, inner.high))
     return Interval(math.exp(inner.centre), low, high)
+
+
+def quotient(over: Interval, under: Interval) -> Interval:
+    """The ratio of two figures that were measured apart: their relative errors add as squares."""
+    centre = over.centre / under.centre
+    if None in (over.low, over.high, under.low, under.high):
+        return Interval(centre, None, None)
+    halves = [((side.high or 0.0) - (side.low or 0.0)) / (2 * side.centre) for side in (over, under)]
+    factor = math.exp(math.hypot(*halves))
+    return Interval(centre, centre / factor, centre * factor)
+
+
+def differs(over: Sequence[float], under: Sequence[float]) -> bool | None:
+    """Whether paired repeats show a difference; None where they are too few for a verdict."""
+    return None if len(over) < ENOUGH else not ratio_interval(over, under).holds(1.0)
 
 
 def standard_error(values: Sequence[float]) -> float:
@@ -59,11 +137,33 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ranked[max(0, math.ceil(share * len(ranked)) - 1)]
 
 
+def jitter(values: Sequence[float]) -> float:
+    """The standard deviation as outliers do not see it: 1.4826 times the median absolute deviation."""
+    centre = median(values)
+    return 1.4826 * median(abs(value - centre) for value in values)
+
+
+@dataclass(frozen=True)
+class StepLine:
+    """The three figures in a step line of tf_cnn_benchmarks, as that program computes them."""
+
+    mean: float
+    uncertainty: float
+    jitter: float
+
+
+def step_line(samples: float, seconds: Sequence[float]) -> StepLine:
+    """Of steps with `samples` each: the mean rate, its uncertainty by the population deviation, and the jitter."""
+    rates = [samples / second for second in seconds]
+    return StepLine(samples / fmean(seconds), pstdev(rates) / math.sqrt(len(rates)), jitter(rates))
+
+
 def summary(values: Sequence[float]) -> dict[str, float]:
     return {
         "median": median(values),
         "p95": percentile(values, 0.95),
         "p99": percentile(values, 0.99),
         "max": max(values),
+        "jitter": jitter(values),
         "samples": len(values),
     }

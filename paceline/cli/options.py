@@ -79,6 +79,16 @@ Threads = Annotated[
     int | None, typer.Option("--threads", help="Compute threads per worker. [default: cores / workers]")
 ]
 Deadline = Annotated[float, typer.Option("--deadline", help="Seconds after which a silent rank is given up.")]
+Runs = Annotated[
+    Path, typer.Option("--runs", envvar="PACELINE_RUNS", show_envvar=False, help="Folder for the records.")
+]
+PeakFlops = Annotated[
+    float | None,
+    typer.Option("--peak-flops", help="FLOPs per second of a worker. [default: measured, on a CPU]"),
+]
+ExperimentFile = Annotated[
+    Path | None, typer.Option("--experiment", help="TOML file with description, storage, expected, ...: kept.")
+]
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the result here.")]
 
 DEFAULTS = Run()

@@ -1,119 +1,200 @@
-"""paceline race: strategies side by side on this machine."""
+"""paceline race: contenders side by side on this machine, and the verdict."""
 
 from __future__ import annotations
 
-import sys
+import importlib
+import json as jsons
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from pydantic import ValidationError
 
 from paceline.cli import app
 from paceline.cli import options as o
-from paceline.cli.show import plus_minus, received, size, table
+from paceline.errors import WrongCommand
 from paceline.record import check_writable, write
-from paceline.run import Run
+
+# What answers within two minutes: few steps, and no round that would end after them.
+QUICK = {"rounds": 5, "minutes": 1.9, "steps": 3, "warmup": 2, "repeats": 2}
+QUICK_BATCH = 16
+USUAL = {"rounds": 5, "steps": 5, "warmup": 3, "repeats": 3}
 
 
 @app.command()
 def race(
-    workers: o.Workers = 2,
-    model: o.ModelText = "mobilenet_v2",
+    context: typer.Context,
+    strategies: Annotated[
+        str | None, typer.Option("--strategies", help="Contenders by name: allreduce,wfbp. [default: allreduce]")
+    ] = None,
+    contender: Annotated[
+        list[str] | None,
+        typer.Option("--contender", help="One more: 'allreduce,schedule=wfbp', 'rule=atc,exchange=neighbor(ring)'."),
+    ] = None,
+    suite: Annotated[str | None, typer.Option("--suite", help="A race as a TOML file, or a shipped one.")] = None,
+    workers: Annotated[str | None, typer.Option("-np", "--workers", help="Workers: 2, or 1,2,4. [default: 2]")] = None,
+    model: Annotated[str | None, typer.Option("--model", "--models", help="One or several, with commas.")] = None,
+    batch_size: Annotated[
+        str | None, typer.Option("--batch-size", "--batch", help="Samples per worker: 64, or 16,64.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="An answer within two minutes.")] = False,
+    rounds: Annotated[int | None, typer.Option("--rounds", help="Fresh starts of each contender. [default: 5]")] = None,
+    minutes: Annotated[
+        float | None, typer.Option("--minutes", help="No round starts that would end after so many.")
+    ] = None,
     classes: o.Classes = None,
     image_size: o.ImageSize = None,
     sequence_length: o.SequenceLength = None,
-    batch_size: o.BatchSize = None,
     source: o.SourceText = o.DEFAULTS.source,
     optimizer: o.OptimizerText = o.DEFAULTS.optimizer,
     memory_format: o.MemoryFormat = o.DEFAULTS.memory_format,
     precision: o.Precision = o.DEFAULTS.precision,
-    steps: o.Steps = 5,
-    warmup: o.Warmup = 3,
-    repeats: o.Repeats = 3,
-    rounds: Annotated[int, typer.Option("--rounds", help="Fresh starts of every contender.")] = 5,
+    nodes: o.Nodes = None,
+    steps: o.Steps = None,
+    warmup: Annotated[int | None, typer.Option("--warmup", help="Updates before the clock starts.")] = None,
+    repeats: Annotated[int | None, typer.Option("--repeats", help="Measured blocks of --steps in a start.")] = None,
     seed: o.Seed = o.DEFAULTS.seed,
     threads: o.Threads = None,
-    runs: Annotated[Path, typer.Option("--runs", help="Folder for the records.")] = Path("runs"),
+    runs: o.Runs = Path("runs"),
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start anew, also if the same race is unfinished.")] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="Run failed cells of an unfinished race again.")] = False,
     json: o.JsonFile = None,
 ) -> None:
-    """Race limit, ddp and allreduce on this machine: fresh processes, interleaved, with intervals.
+    """Race strategies on this machine: fresh processes, interleaved, with intervals and a verdict.
 
-    Without flags: mobilenet_v2 on 32x32 images, 64 samples for each of two workers.
+    The one-worker baseline, limit and ddp always take part. Without flags: mobilenet_v2 on 32x32 images, 32 samples
+    for each of two workers. Started again after an interruption, the same race keeps what is finished. Your own
+    training script: paceline race --strategies allreduce,wfbp -- python my_train.py
     """
-    from paceline.jobs import race as job
+    from paceline.cli.race_view import View, as_json, closing
+    from paceline.jobs.keep import check_runs
+    from paceline.jobs.race import race as run_race
+    from paceline.jobs.racefolder import open_folder
 
-    if model == "mobilenet_v2":
-        image_size, batch_size = image_size or 32, batch_size or 64
-    base = o.run_from({key: value for key, value in locals().items() if key not in ("rounds", "runs", "job")})
-    if rounds < 1:
-        raise o.WrongCommand(f"--rounds {rounds}", why="at least 1 round is needed")
+    plan = _plan(context, dict(locals()))
     if json is not None:
         check_writable(json)
-    print(f"{', '.join(job.CONTENDERS)}: {rounds} round(s) on {workers} workers, {_spoken(base)}", flush=True)
-    result = _with_progress(base, rounds, runs)
-    for line in table_of(result):
+    check_runs(runs)
+    folder, known = open_folder(plan, runs, fresh=fresh)
+    _greet(plan, folder, known)
+    with View() as view:
+        result = run_race(plan, folder, measured=_by_script(plan), watcher=view, retry=retry)
+    for line in closing(result):
         print(line)
-    print(f"\nrecords: {result.folder}")
+    print(f"\nrecords: {folder.path}")
+    _report(result)
     if json is not None:
-        write(json, summary(result))
+        write(json, jsons.dumps(as_json(result), indent=1) + "\n")
+    if result.failures:
+        raise typer.Exit(1)
 
 
-def _spoken(base: Run) -> str:
-    return f"{base.model}, batch {base.per_worker} per worker"
+def _plan(context: typer.Context, values: dict[str, Any]) -> Any:
+    """The suite that the flags describe: a file's, with every flag on the command line in its place."""
+    from paceline.jobs.cells import plan
+    from paceline.jobs.script import script_suite
+    from paceline.jobs.suite import Suite, read_suite
+
+    given = {name: values[name] for name in values if _was_given(context, name)}
+    asked = read_suite(values["suite"]) if values["suite"] else Suite.model_validate(_defaults(given))
+    changes, common = _changes(given), {name: given[name] for name in _COMMON if name in given}
+    if values["quick"]:
+        usual = {"rounds": QUICK["rounds"], "minutes": QUICK["minutes"]}
+        changes = {**usual, **({} if values["suite"] else {"batch_sizes": [QUICK_BATCH]}), **changes}
+        common = {name: QUICK[name] for name in ("steps", "warmup", "repeats")} | common
+    try:
+        asked = Suite.model_validate({**asked.model_dump(exclude_unset=True), **changes, "run": asked.common | common})
+    except ValidationError as problem:
+        first = problem.errors()[0]
+        flag = "--" + str(first["loc"][-1]).replace("_", "-")
+        raise WrongCommand(f"{flag} {first['input']}", why=str(first["msg"])) from None
+    script = list(context.obj or ())
+    if script:
+        _nothing_of_the_script(given)
+        asked = script_suite(asked, script)
+    return plan(asked, script=script)
 
 
-def _with_progress(base: Run, rounds: int, runs: Path):  # type: ignore[no-untyped-def]
-    from paceline.jobs import race as job
+def _changes(given: dict[str, Any]) -> dict[str, Any]:
+    """What flags say about the race itself."""
+    from paceline.contenders import split
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
-    console = Console(file=sys.stderr)
-    with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
-        bar = progress.add_task("racing", total=rounds * len(job.CONTENDERS))
-
-        def done(race: job.Race, name: str, number: int) -> None:
-            rate = race.of(name).rates()[-1]
-            unit = race.of(name).records[-1].unit
-            progress.console.print(f"round {number + 1}  {name:10} {rate:8.1f} {unit}/sec", highlight=False)
-            progress.advance(bar)
-
-        return job.race(base, rounds=rounds, folder=runs, on_done=done, on_line=lambda *_: None)
+    changes: dict[str, Any] = {name: given[name] for name in ("rounds", "minutes", "seed") if name in given}
+    kinds = {"models": ("model", str), "workers": ("workers", int), "batch_sizes": ("batch_size", int)}
+    for field, (flag, kind) in kinds.items():
+        if flag in given:
+            changes[field] = [_whole(flag, word, kind) for word in split(given[flag])]
+    named = [*split(given.get("strategies", "")), *given.get("contender", ())]
+    if named:
+        changes["contenders"] = named
+    _at_least_one(changes)
+    return changes
 
 
-def table_of(race):  # type: ignore[no-untyped-def]
-    """One row per contender; ratios are paired round by round."""
-    from paceline.jobs.race import BASE
+_COMMON = (
+    *("classes", "image_size", "sequence_length", "source", "optimizer", "memory_format", "precision", "nodes"),
+    *("steps", "warmup", "repeats", "threads"),
+)
 
-    unit = race.standings[0].records[0].unit
-    head = ("contender", f"{unit}/sec", f"of {BASE}", "of limit", "step ms", "received", "memory")
-    rows = []
-    for standing in race.standings:
-        last = standing.records[-1]
-        rows.append(
-            (
-                standing.name,
-                plus_minus(standing.rate(), 1),
-                plus_minus(standing.against(race.of(BASE))),
-                plus_minus(standing.against(race.of("limit"))),
-                f"{last.step['median'] * 1e3:.1f}",
-                received(last),
-                size(max(last.resources["pss_peak"])),
-            )
+
+def _defaults(given: dict[str, Any]) -> dict[str, Any]:
+    """The race without flags; a model of the user's own choice gets no image size of ours."""
+    common = {name: USUAL[name] for name in ("steps", "warmup", "repeats")}
+    return {"rounds": USUAL["rounds"], "run": common if "model" in given else {**common, "image_size": 32}}
+
+
+def _whole(flag: str, word: str, kind: type) -> Any:
+    try:
+        return kind(word)
+    except ValueError:
+        name = {"workers": "-np"}.get(flag, "--" + flag.replace("_", "-"))
+        raise WrongCommand(f"{name} {word}", why="it takes whole numbers, with commas between", remedy="1,2") from None
+
+
+def _at_least_one(changes: dict[str, Any]) -> None:
+    checks = {"rounds": ("--rounds", "round"), "workers": ("-np", "worker"), "batch_sizes": ("--batch-size", "sample")}
+    for name, (flag, unit) in checks.items():
+        for value in changes.get(name, []) if name != "rounds" else [changes.get("rounds", 1)]:
+            if value < 1:
+                raise WrongCommand(f"{flag} {value}", why=f"at least 1 {unit} is needed")
+
+
+def _nothing_of_the_script(given: dict[str, Any]) -> None:
+    foreign = [name for name in (*_COMMON, "model", "batch_size") if name in given and name not in ("threads", "nodes")]
+    if foreign:
+        flags = ", ".join("--" + name.replace("_", "-") for name in foreign)
+        raise WrongCommand(
+            f"{flags} with a script", why="the script chooses model, data and steps itself", remedy="leave it out"
         )
-    yield ""
-    yield from table(head, rows)
-    yield ""
-    yield "+- is a 95 % interval over rounds (fresh processes); ratios compare the same round."
-    if race.rounds < 5:
-        yield f"{race.rounds} round(s) give figures but no verdict: use --rounds 5 or more."
 
 
-def summary(race) -> str:  # type: ignore[no-untyped-def]
-    """The race as JSON: rates of every round, and where the records are."""
-    import json
+def _was_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
-    standings = [
-        {"name": s.name, "rates": s.rates(), "records": [record.id for record in s.records]} for s in race.standings
-    ]
-    return json.dumps({"folder": str(race.folder), "rounds": race.rounds, "contenders": standings}, indent=1) + "\n"
+
+def _by_script(plan: Any) -> Any:
+    from paceline.jobs.script import measure_script
+
+    if not plan.script:
+        return None
+    return lambda cell: measure_script(plan.script, cell.run)
+
+
+def _greet(plan: Any, folder: Any, known: bool) -> None:
+    labels = list(dict.fromkeys(entry.label for entry in plan.entries))
+    what = "; ".join(plan.title(heat) for heat in plan.heats)
+    print(f"{', '.join(labels)}\n{plan.suite.rounds} round(s), {len(plan.cells)} fresh starts: {what}", flush=True)
+    if known:
+        print(f"going on with {folder.path}; --fresh starts anew", flush=True)
+
+
+def _report(result: Any) -> None:
+    """The page about the race, where this paceline can make one."""
+    try:
+        page = importlib.import_module("paceline.report.page")
+    except ModuleNotFoundError:
+        return
+    path = result.folder.path / "report.html"
+    page.write_report(list(result.records.values()), path)
+    print(f"report: {path}")

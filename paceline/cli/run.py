@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from paceline.cli import app
 from paceline.cli import options as o
-from paceline.cli.show import details, total_line
-from paceline.errors import WrongCommand
-from paceline.record import check_writable, write
+from paceline.cli.show import details, step_lines, total_line
+from paceline.errors import UnknownName, WrongCommand
+from paceline.record import check_writable, read
 from paceline.run import Run
 
 
@@ -56,6 +57,15 @@ def run(
     seed: o.Seed = o.DEFAULTS.seed,
     threads: o.Threads = None,
     deadline: o.Deadline = o.DEFAULTS.deadline,
+    runs: o.Runs = Path("runs"),
+    baseline: Annotated[
+        Path | None, typer.Option("--baseline", help="Record of one worker: speed-up and efficiency against it.")
+    ] = None,
+    experiment: o.ExperimentFile = None,
+    peak_flops: o.PeakFlops = None,
+    log_format: Annotated[
+        str, typer.Option("--log-format", help="plain, or tf_cnn: the step lines of tf_cnn_benchmarks.")
+    ] = "plain",
     json: o.JsonFile = None,
 ) -> None:
     """Train or measure one configuration, or launch a script on several workers.
@@ -64,6 +74,8 @@ def run(
     standard errors over the repeats inside this run. A script: paceline run -np 4 -- python my_train.py
     """
     asked = o.run_from({key: value for key, value in locals().items() if key != "context"}, words or ())
+    if log_format not in LOG_FORMATS:
+        raise UnknownName("log format", log_format, LOG_FORMATS)
     if json is not None:
         check_writable(json)
     if context.obj:
@@ -71,24 +83,38 @@ def run(
             raise WrongCommand("--json with a script", why="a script makes its own results", remedy="leave --json out")
         _launch(asked, context)
         return
-    _measure(asked, json)
+    extras = {
+        "baseline": read(baseline) if baseline else None,
+        "experiment": _told(experiment),
+        "peak": peak_flops,
+    }
+    _measure(asked, runs, json, extras, log_format)
 
 
-def _measure(run: Run, json: o.JsonFile) -> None:
-    from paceline.jobs.events import write_events
-    from paceline.jobs.measure import check, measure
+LOG_FORMATS = ("plain", "tf_cnn")
+
+
+def _told(path: Path | None) -> Any:
+    from paceline.experiment import read_experiment
+
+    return read_experiment(path) if path else None
+
+
+def _measure(run: Run, runs: Path, json: Path | None, extras: dict[str, Any], log_format: str) -> None:
+    from paceline.jobs.keep import check_runs, keep
+    from paceline.jobs.measure import check
 
     for note in check(run):
         print(f"note: {note}", flush=True)
+    check_runs(runs)
     print(f"{run.text}\nstarting {run.workers} worker(s) ...", flush=True)
-    record, events = measure(run)
-    if json is not None:
-        record = record.model_copy(update={"events": write_events(json, events)})
-        write(json, record.to_json())
+    record, path = keep(run, runs, json=json, **extras)
+    if log_format == "tf_cnn":
+        for line in step_lines(record):
+            print(line)
     for line in details(record):
         print(line)
-    if json is not None:
-        print(f"record: {json}")
+    print(f"record: {json or path}")
     print(total_line(record), flush=True)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 
-from paceline.bench.stats import Interval
+from paceline.bench.stats import Interval, step_line
 from paceline.record import Record
 
 
@@ -17,6 +18,15 @@ def total_line(record: Record) -> str:
 
 
 def details(record: Record) -> Iterator[str]:
+    """What a run showed, in lines of at most 80 columns."""
+    for line in _details(record):
+        yield from textwrap.wrap(line, 80, subsequent_indent=" " * 8, break_long_words=False)
+
+
+def _details(record: Record) -> Iterator[str]:
+    if record.verdict == "failed":
+        yield f"failed  {record.failure}"
+        return
     step, parts = record.step, record.breakdown
     if record.kind != "measured":
         yield f"kind    {record.kind}: forward and backward are timed waits, not arithmetic"
@@ -24,6 +34,8 @@ def details(record: Record) -> Iterator[str]:
         f"step    median {step['median'] * 1e3:.1f} ms, p95 {step['p95'] * 1e3:.1f} ms, "
         f"max {step['max'] * 1e3:.1f} ms ({record.verdict})"
     )
+    if record.series.get("why"):
+        yield f"why     {record.series['why']}"
     shown = [f"{name} {parts[name] * 1e3:.1f}" for name in parts if name != "step"]
     yield "parts   " + ", ".join(shown) + " ms"
     chunks = record.plan.get("chunks")
@@ -39,6 +51,7 @@ def details(record: Record) -> Iterator[str]:
     if distance is not None:
         same = "bit-identical" if record.replicas["identical"] else f"{distance:.2g} apart (relative to their mean)"
         yield f"models  replicas are {same}"
+    yield from _more(record)
     yield f"memory  {size(max(record.resources['pss_peak']))} at most per worker (PSS)"
     if record.accuracy:
         last = record.accuracy[-1]
@@ -47,6 +60,44 @@ def details(record: Record) -> Iterator[str]:
         yield f"note    {note}"
     for incident in record.incidents:
         yield f"note    {incident['what']}: {incident['count']}"
+
+
+def _more(record: Record) -> Iterator[str]:
+    """Scaling, communication, use of the machine, and what was expected; only what is known."""
+    found, talk = record.efficiency, record.communication
+    if found:
+        speedup = found["speedup"]
+        times = plus_minus(Interval(speedup["value"], speedup["low"], speedup["high"]))
+        share = plus_minus(Interval(found["value"], found["low"], found["high"]))
+        yield f"scaling {times} times {found['baseline']}, efficiency {share}"
+    if talk.get("share") is not None and record.workers > 1:
+        yield (
+            f"comm    {100 * talk['share']:.1f} % of the step exposed, {talk['overlapped'] * 1e3:.1f} ms overlapped, "
+            f"compute:comm {talk['ratio']}"
+        )
+    use = [f"CPU {share:.2f}" for share in record.resources.get("cpu_use", [])]
+    flops = (record.resources.get("flops") or {}).get("utilization")
+    model = f", {100 * min(flops):.0f} % of peak FLOPs ({record.resources['flops']['peak_is']})" if flops else ""
+    if use:
+        yield f"cores   {', '.join(use)} per worker{model}" if len(use) <= 4 else f"cores   {use[0]} on rank 0{model}"
+    for row in record.experiment.get("compared", []):
+        value = "-" if row["measured"] is None else f"{row['measured']:.4g}"
+        yield f"expect  {row['what']} {row['expected']:.4g}, measured {value}: {row['verdict']}"
+
+
+def step_lines(record: Record, every: int = 10) -> Iterator[str]:
+    """What tf_cnn_benchmarks prints: the first step, every tenth, and the total."""
+    seconds = record.series["seconds"]
+    samples = record.run.samples_per_step
+    yield "Step\tImg/sec\ttotal_loss"
+    losses = record.loss[-len(seconds) * record.run.accumulate :]
+    for step in [1, *range(every, len(seconds) + 1, every)]:
+        line = step_line(samples, seconds[:step])
+        rate = f"images/sec: {line.mean:.1f} +/- {line.uncertainty:.1f} (jitter = {line.jitter:.1f})"
+        yield f"{step}\t{rate}\t{losses[step * record.run.accumulate - 1]:.3f}"
+    yield "-" * 64
+    yield f"total images/sec: {record.rate['total']['mean']:.2f}"
+    yield "-" * 64
 
 
 def received(record: Record) -> str:
@@ -78,6 +129,8 @@ def plus_minus(interval: Interval, digits: int = 2) -> str:
     if interval.low is None or interval.high is None:
         return f"{interval.centre:.{digits}f}"
     half = (interval.high - interval.low) / 2
+    if half > abs(interval.centre):
+        return f"{interval.centre:.{digits}f} ?"  # the interval is wider than the figure
     return f"{interval.centre:.{digits}f} +- {half:.{digits}f}"
 
 

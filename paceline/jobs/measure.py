@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any, Literal
+from typing import Any
 
 from paceline.bench.breakdown import breakdown, over_ranks
+from paceline.bench.communication import communication, task
 from paceline.bench.compute import MENU as COMPUTE
-from paceline.bench.stats import mean_interval, standard_error, summary
-from paceline.compose import Machine, compose, servers_of
+from paceline.bench.environment import capture
+from paceline.bench.stats import autocorrelation, leaning, mean_interval, standard_error, summary
+from paceline.bench.steady import Settled, settle
+from paceline.compose import Machine, axes_of, compose, servers_of
 from paceline.jobs.folder import job_folder
 from paceline.jobs.places import places_of
 from paceline.launchers.local import Local
@@ -24,6 +28,7 @@ from paceline.rules.server import largest_lead
 from paceline.run import Run
 
 OnLine = Callable[[int, str, str], None]
+ALIKE = "neighboring steps are alike: intervals inside one run may be too narrow"
 
 
 def machine() -> Machine:
@@ -37,56 +42,95 @@ def check(run: Run) -> list[str]:
     return [] if axes is None else list(axes.notes)
 
 
-def measure(run: Run, on_line: OnLine | None = None) -> tuple[Record, list[list[Any]]]:
-    """The record of a run, and the events that go beside it."""
+def measure(
+    run: Run, on_line: OnLine | None = None, *, peak: float | None = None, flops: int | None = None
+) -> tuple[Record, list[list[Any]]]:
+    """The record of a run, and the events that go beside it.
+
+    `peak` (FLOPs per second of a worker) and `flops` (of one sample) are measured and counted if not given.
+    """
     notes = check(run)
     with job_folder() as folder, places_of(run) as places:
         network = places.measure()
         (folder / "run.json").write_text(run.model_dump_json())
         argv = [sys.executable, "-m", "paceline.worker"]
+        environ = _environ(run, flops)
         with Local().start(
             argv,
             workers=run.workers,
             servers=servers_of(run),
             folder=folder,
-            environ=_environ(run),
+            environ=environ,
             prefix=False,
             on_line=on_line,
             place=places.place,
         ) as job:
             job.wait()
         ranks = [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(run.workers)]
-    return make_record(run, notes, ranks, network), [rank.pop("events") for rank in ranks]
+    record = make_record(run, notes, ranks, network, peak=peak)
+    return record, [rank.pop("events") for rank in ranks]
 
 
-def _environ(run: Run) -> dict[str, str]:
+def _environ(run: Run, flops: int | None) -> dict[str, str]:
     environ = dict(os.environ)
     if run.threads:
         environ["OMP_NUM_THREADS"] = str(run.threads)
+    if flops:
+        environ["PACELINE_FLOPS"] = str(flops)
     return environ
 
 
+def new_id() -> str:
+    return f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}"
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def failed_record(run: Run, why: str, *, text: str | None = None) -> Record:
+    """What is known of a run that did not end well: everything but figures."""
+    return Record(
+        id=new_id(),
+        text=text or run.text,
+        time=_now(),
+        run=run,
+        environment=capture(),
+        verdict="failed",
+        failure=why,
+        workers=run.workers,
+    )
+
+
 def make_record(
-    run: Run, notes: Sequence[str], ranks: Sequence[dict[str, Any]], network: dict[str, Any] | None = None
+    run: Run,
+    notes: Sequence[str],
+    ranks: Sequence[dict[str, Any]],
+    network: dict[str, Any] | None = None,
+    *,
+    peak: float | None = None,
 ) -> Record:
     first = ranks[0]
-    totals = [sum(rank["samples"] / rank["seconds"][b] for rank in ranks) for b in range(len(first["seconds"]))]
+    series = [fmean(values) for values in zip(*(rank["steps"] for rank in ranks), strict=True)]
+    warm = [fmean(values) for values in zip(*(rank["warmup"] for rank in ranks), strict=True)]
+    found = settle([*warm, *series], period=period_of(run))
+    dropped, found = _dropped(found, len(warm), len(first["seconds"]), len(series))
+    ranks = [_after(rank, dropped, len(series) // len(rank["seconds"])) for rank in ranks]
+    series = series[dropped * (len(series) // len(first["seconds"])) :]
+    totals = [sum(rank["samples"] / rank["seconds"][b] for rank in ranks) for b in range(len(ranks[0]["seconds"]))]
     parts = over_ranks([breakdown(rank["steps"], rank["parts"]) for rank in ranks])
-    edges = [rank["received_per_step"] for rank in ranks]
-    # What servers received is what workers pushed to them.
-    edges += [
-        [*column, *(0,) * len(column)][: len(edges[0])]
-        for column in zip(*(r["pushed_per_step"] for r in ranks), strict=True)
-    ]
+    edges = _edges(ranks)
+    events = [rank["events"] for rank in ranks]
+    talk = communication(parts, events, [rank["events_exposed"] for rank in ranks], told_apart=run.reference != "ddp")
     return Record(
         kind=COMPUTE.make(run.compute).kind,
-        id=f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}",
+        id=new_id(),
         text=run.text,
-        time=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        time=_now(),
         run=run,
         environment=first["environment"],
-        notes=[*notes, *first["notes"]],
-        verdict=verdict(totals),
+        notes=[*notes, *first["notes"], *([ALIKE] if leaning(series) else [])],
+        verdict="steady" if found.steady else "unsteady",
         workers=run.workers,
         device=first["device"],
         unit=first["unit"],
@@ -96,7 +140,10 @@ def make_record(
             "per_worker": [fmean(r["samples"] / s for s in r["seconds"]) for r in ranks],
         },
         step=summary([seconds for rank in ranks for seconds in rank["steps"]]),
+        series=_series(warm, series, found, dropped),
         breakdown=parts,
+        communication=talk,
+        task=task(parts, talk, events),
         bytes={
             "sent_per_step": [sum(row[rank] for row in edges) for rank in range(len(edges))],
             "received_per_step": [sum(row) for row in edges],
@@ -104,9 +151,7 @@ def make_record(
             **_coded(ranks, before_compression_per_step="dense", after_compression_per_step="coded"),
         },
         resources={
-            "pss_peak": [rank["pss_peak"] for rank in ranks],
-            "rss_peak": [rank["rss_peak"] for rank in ranks],
-            "cpu_seconds_per_step": [rank["cpu_seconds_per_step"] for rank in ranks],
+            **_resources(ranks, peak),
             **_coded(ranks, encode_seconds_per_step="encode", decode_seconds_per_step="decode"),
         },
         plan=first["plan"],
@@ -118,6 +163,80 @@ def make_record(
         accuracy=first["accuracy"],
         incidents=_skips(first),
     )
+
+
+def period_of(run: Run) -> int:
+    """Steps after which a rule repeats itself: one that averages every 8 steps is judged 8 steps at a time."""
+    rule = None if run.reference else axes_of(run).rule
+    return math.lcm(*(max(1, getattr(rule, name, 1)) for name in ("every", "global_every")))
+
+
+def _dropped(found: Settled, warm: int, blocks: int, steps: int) -> tuple[int, Settled]:
+    """How many measured blocks still belong to warm-up; if nearly all do, none is dropped and nothing is steady."""
+    late = max(0, found.start - warm)
+    dropped = math.ceil(late / max(1, steps // blocks))
+    if dropped and blocks - dropped < 2:
+        return 0, Settled(found.start, False, found.why or "warm-up reaches into the measured steps")
+    return dropped, found
+
+
+def _after(rank: dict[str, Any], dropped: int, length: int) -> dict[str, Any]:
+    """What a rank saw after the dropped blocks."""
+    parts: Mapping[str, list[float]] = rank["parts"]
+    return {
+        **rank,
+        "seconds": rank["seconds"][dropped:],
+        "steps": rank["steps"][dropped * length :],
+        "parts": {name: values[dropped * length :] for name, values in parts.items()},
+    }
+
+
+def _series(warm: Sequence[float], series: Sequence[float], found: Settled, dropped: int) -> dict[str, Any]:
+    """Seconds of every step, mean over ranks: what the verdict is made from."""
+    return {
+        "warmup": list(warm),
+        "seconds": list(series),
+        "start": found.start,
+        "dropped_blocks": dropped,
+        "why": found.why,
+        "autocorrelation": autocorrelation(series),
+    }
+
+
+def _resources(ranks: Sequence[dict[str, Any]], peak: float | None) -> dict[str, Any]:
+    """Per worker: memory, CPU (1.0 is one core), GPU where there is one, and FLOPs against the peak."""
+    steps = [fmean(rank["steps"]) for rank in ranks]
+    return {
+        "pss_peak": [rank["pss_peak"] for rank in ranks],
+        "rss_peak": [rank["rss_peak"] for rank in ranks],
+        "cpu_seconds_per_step": [rank["cpu_seconds_per_step"] for rank in ranks],
+        "cpu_use": [rank["cpu_seconds_per_step"] / step for rank, step in zip(ranks, steps, strict=True)],
+        "gpu_use": [rank["gpu"]["use"] for rank in ranks],
+        "gpu_memory": [rank["gpu"]["memory"] for rank in ranks],
+        "flops": _utilization(ranks, peak),
+    }
+
+
+def _utilization(ranks: Sequence[dict[str, Any]], peak: float | None) -> dict[str, Any]:
+    """Model FLOPs utilization: what the model needs per second, of what a worker can do."""
+    per_sample = ranks[0]["flops"]
+    peaks = [peak or rank["peak"] for rank in ranks]
+    rates = [fmean(rank["samples"] / seconds for seconds in rank["seconds"]) for rank in ranks]
+    known = per_sample and all(peaks)
+    return {
+        "per_sample": per_sample,
+        "peak": peaks,
+        "peak_is": "given" if peak else "measured",
+        "utilization": [per_sample * r / p for r, p in zip(rates, peaks, strict=True)] if known else None,
+    }
+
+
+def _edges(ranks: Sequence[dict[str, Any]]) -> list[list[float]]:
+    """Bytes per step that each process received from each; what servers received is what workers pushed to them."""
+    edges = [rank["received_per_step"] for rank in ranks]
+    width = len(edges[0])
+    pushed = zip(*(rank["pushed_per_step"] for rank in ranks), strict=True)
+    return [*edges, *([*column, *(0,) * len(column)][:width] for column in pushed)]
 
 
 def _staleness(ranks: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -151,12 +270,3 @@ def rate(totals: Sequence[float]) -> dict[str, Any]:
         "error": 1.96 * standard_error(totals),
         "repeats": list(totals),
     }
-
-
-def verdict(totals: Sequence[float]) -> Literal["steady", "unsteady"]:
-    """Unsteady when the later half of the repeats has another centre than the earlier one, by more than a tenth."""
-    if len(totals) < 2:
-        return "unsteady"
-    half = len(totals) // 2
-    early, late = median(totals[:half]), median(totals[-half:])
-    return "steady" if abs(early - late) <= 0.1 * max(early, late) else "unsteady"

@@ -1,79 +1,193 @@
 """Several configurations side by side: fresh processes, interleaved, so that slow minutes hit all of them alike.
 
-round 1:  limit  ddp  allreduce      round 2:  limit  ddp  allreduce      ...
+round 1:  ddp  limit  one worker  allreduce      round 2:  limit  allreduce  ddp  one worker      ...
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from pathlib import Path
+from statistics import fmean
+from typing import Any, Protocol
 
-from paceline.bench.stats import Interval, mean_interval, ratio_interval
-from paceline.jobs.events import write_events
-from paceline.jobs.measure import OnLine, check, measure
-from paceline.record import Record, write
-from paceline.run import Run
+from paceline.errors import PacelineError
+from paceline.jobs.cells import BASELINE, Cell, Heat, RacePlan
+from paceline.jobs.keep import efficiency_of
+from paceline.jobs.measure import measure
+from paceline.jobs.racefolder import RaceFolder
+from paceline.jobs.standing import Standing
+from paceline.record import Record, read, write
 
-CONTENDERS = ("limit", "ddp", "allreduce")
-BASE = "ddp"
+Measure = Callable[[Cell], tuple[Record, list[list[Any]]]]
 
 
-@dataclass
-class Standing:
-    """What one contender has shown so far."""
+class Watcher(Protocol):
+    """Who looks on: a terminal, or nobody."""
 
-    name: str
-    records: list[Record] = field(default_factory=list)
+    def began(self, race: Race, cell: Cell) -> None: ...
 
-    def rates(self) -> list[float]:
-        return [record.rate["total"]["mean"] for record in self.records]
+    def ended(self, race: Race, cell: Cell, record: Record) -> None: ...
 
-    def rate(self) -> Interval:
-        return mean_interval(self.rates())
 
-    def against(self, other: Standing) -> Interval:
-        count = min(len(self.records), len(other.records))
-        return ratio_interval(self.rates()[:count], other.rates()[:count])
+class Nobody:
+    def began(self, race: Race, cell: Cell) -> None:
+        pass
+
+    def ended(self, race: Race, cell: Cell, record: Record) -> None:
+        pass
 
 
 @dataclass
 class Race:
-    standings: list[Standing]
-    folder: Path
-    rounds: int
+    """A plan and what its cells have shown so far."""
 
-    def of(self, name: str) -> Standing:
-        return next(standing for standing in self.standings if standing.name == name)
+    plan: RacePlan
+    folder: RaceFolder
+    records: dict[str, Record] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    kept: int = 0
+    cut_short: bool = False
 
+    @property
+    def done(self) -> int:
+        return len(self.records)
 
-def contender(base: Run, name: str) -> Run:
-    return base.with_(strategy=name)
+    @property
+    def rounds(self) -> int:
+        """Rounds of which every cell has ended."""
+        left = [cell.round for cell in self.plan.cells if cell.name not in self.records]
+        return min(left, default=self.plan.suite.rounds + 1) - 1
+
+    @property
+    def failures(self) -> list[tuple[Cell, Record]]:
+        pairs = [(cell, self.records[cell.name]) for cell in self.plan.cells if cell.name in self.records]
+        return [(cell, record) for cell, record in pairs if record.verdict == "failed"]
+
+    def standing(self, heat: Heat, label: str) -> Standing:
+        found = {
+            cell.round: self.records[cell.name]
+            for cell in self.plan.cells
+            if cell.key == (heat, label) and cell.name in self.records
+        }
+        entry = next(entry for entry in self.plan.entries if (entry.heat, entry.label) == (heat, label))
+        return Standing(entry, {number: record for number, record in found.items() if record.verdict != "failed"})
+
+    def baseline(self, heat: Heat) -> Standing:
+        return self.standing(*self.plan.baseline_of(heat))
+
+    def standings(self, heat: Heat) -> list[Standing]:
+        """The contenders of a heat, its baseline first."""
+        labels = [entry.label for entry in self.plan.entries_of(heat) if entry.label != BASELINE]
+        return [self.baseline(heat), *(self.standing(heat, label) for label in labels)]
+
+    def seconds_left(self) -> float | None:
+        """What the cells to come will take, as far as those before tell."""
+        if not self.seconds:
+            return None
+        usual = fmean(self.seconds.values())
+        times: dict[Any, list[float]] = {}
+        for cell in self.plan.cells:
+            if cell.name in self.seconds:
+                times.setdefault(cell.key, []).append(self.seconds[cell.name])
+        left = [cell for cell in self.plan.cells if cell.name not in self.records]
+        return sum(fmean(times.get(cell.key, [usual])) for cell in left)
 
 
 def race(
-    base: Run,
-    names: Sequence[str] = CONTENDERS,
+    plan: RacePlan,
+    folder: RaceFolder,
     *,
-    rounds: int,
-    folder: Path,
-    on_done: Callable[[Race, str, int], None] | None = None,
-    on_line: OnLine | None = None,
+    measured: Measure | None = None,
+    watcher: Watcher | None = None,
+    retry: bool = False,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Race:
-    """Run every contender once per round; a record of each is in the folder."""
-    runs = {name: contender(base, name) for name in names}
-    for run in runs.values():
-        check(run)
-    result = Race([Standing(name) for name in names], folder / f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}", rounds)
-    result.folder.mkdir(parents=True, exist_ok=True)
-    for number in range(rounds):
-        for standing in result.standings:
-            record, events = measure(runs[standing.name], on_line)
-            path = result.folder / f"{standing.name}-{number + 1}.json"
-            record = record.model_copy(update={"events": write_events(path, events)})
-            write(path, record.to_json())
-            standing.records.append(record)
-            if on_done is not None:
-                on_done(result, standing.name, number)
+    """Run every cell that has no record yet; then put efficiency into the records of those that ended well."""
+    watcher, measured = watcher or Nobody(), measured or _Measured()
+    result = Race(plan, folder)
+    with folder.alone():
+        folder.bury(plan)
+        if retry:
+            folder.forget_failures(plan)
+        for cell in plan.cells:
+            record = folder.found(cell)
+            if record is not None:
+                result.records[cell.name] = record
+        result.kept = result.done
+        began = clock()
+        for cell in plan.cells:
+            if cell.name in result.records:
+                continue
+            if _no_time(result, cell, clock() - began):
+                result.cut_short = True
+                break
+            watcher.began(result, cell)
+            start = clock()
+            record = _run(cell, folder, measured)
+            result.records[cell.name], result.seconds[cell.name] = record, clock() - start
+            watcher.ended(result, cell, record)
+        _add_efficiency(result)
+        folder.finish()
     return result
+
+
+class _Measured:
+    """Measures cells, and remembers what a sample of each workload costs."""
+
+    def __init__(self) -> None:
+        self._flops: dict[tuple[Any, ...], int] = {}
+
+    def __call__(self, cell: Cell) -> tuple[Record, list[list[Any]]]:
+        run = cell.run
+        workload = (run.model, run.classes, run.image_size, run.sequence_length)
+        record, events = measure(run, lambda *_: None, flops=self._flops.get(workload))
+        counted = record.resources["flops"]["per_sample"]
+        if counted:
+            self._flops[workload] = counted
+        return record, events
+
+
+def _run(cell: Cell, folder: RaceFolder, measured: Measure) -> Record:
+    """One cell; whatever happens to it is in its record."""
+    folder.begin(cell)
+    try:
+        record, events = measured(cell)
+    except PacelineError as problem:
+        return folder.fail(cell, str(problem))
+    except BaseException as problem:
+        folder.fail(cell, f"the race was stopped while this cell was under way: {problem or type(problem).__name__}")
+        raise
+    return folder.end(cell, record, events)
+
+
+def _no_time(result: Race, cell: Cell, elapsed: float) -> bool:
+    """With a limit of minutes no round starts that would end after it; the first always runs."""
+    minutes, first = result.plan.suite.minutes, cell.round == 1
+    begins = not any(c.round == cell.round and c.name in result.records for c in result.plan.cells)
+    if minutes is None or first or not begins:
+        return False
+    rounds = max(1, len({c.round for c in result.plan.cells if c.name in result.seconds}))
+    return elapsed + elapsed / rounds > 60 * minutes
+
+
+def _add_efficiency(result: Race) -> None:
+    """Each record learns how its contender scales: the interval is over rounds, the baseline is of its own round."""
+    for entry in result.plan.entries:
+        if entry.label == BASELINE or not entry.same_work:
+            continue
+        standing, alone = result.standing(entry.heat, entry.label), result.baseline(entry.heat)
+        speedup = standing.against(alone)
+        for cell in result.plan.cells:
+            if speedup is None or cell.key != (entry.heat, entry.label) or cell.round not in alone.records:
+                continue
+            if cell.round in standing.records:
+                found = efficiency_of(speedup, entry.heat.workers, alone.records[cell.round].id)
+                result.records[cell.name] = _with_efficiency(result.folder.record_path(cell), found)
+
+
+def _with_efficiency(path: Path, found: dict[str, Any]) -> Record:
+    record = read(path).model_copy(update={"efficiency": found})
+    write(path, record.to_json())
+    return record

@@ -1,19 +1,43 @@
-"""Any script on several workers: `paceline run -np 4 -- python my_train.py`."""
+"""Any script on several workers: `paceline run -np 4 -- python my_train.py`, launched or measured.
+
+A measured script leaves `steps-K.json` of each rank in the job's folder: the wrapper times the updates of its loop.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from paceline.bench.environment import capture
+from paceline.bench.measure import PARTS
+from paceline.compose import servers_of
 from paceline.errors import WrongCommand
 from paceline.jobs.folder import job_folder
-from paceline.jobs.measure import OnLine
+from paceline.jobs.measure import OnLine, make_record
 from paceline.jobs.places import places_of
+from paceline.jobs.suite import Suite
 from paceline.launchers.local import Local
+from paceline.record import Record
 from paceline.run import Run
+
+CHOICES = (
+    "strategy",
+    "rule",
+    "exchange",
+    "topology",
+    "schedule",
+    "compress",
+    "membership",
+    "comm",
+    "nodes",
+    "deadline",
+)
+BLOCKS = 5  # parts of the measured updates that a rate inside one start is taken of
 
 
 def launch(
@@ -25,13 +49,28 @@ def launch(
     on_line: OnLine | None = None,
 ) -> None:
     """Start the script on every worker; what was chosen on the command line reaches `join` and `wrap`."""
+    with job_folder() as folder:
+        _start(argv, folder, run, choices=choices, servers=servers, on_line=on_line)
+
+
+def _start(
+    argv: Sequence[str],
+    folder: Path,
+    run: Run,
+    *,
+    choices: Mapping[str, Any],
+    servers: int,
+    on_line: OnLine | None,
+    measured: bool = False,
+) -> None:
     if shutil.which(argv[0]) is None:
         raise WrongCommand(f"{argv[0]!r} cannot be started", why="there is no such program", remedy="-- python SCRIPT")
     environ = {**os.environ, "PACELINE_CHOICES": json.dumps(dict(choices))}
+    if measured:
+        environ["PACELINE_MEASURE"] = "1"
     if run.threads:
         environ["OMP_NUM_THREADS"] = str(run.threads)
     with (
-        job_folder() as folder,
         places_of(run) as places,
         Local().start(
             argv,
@@ -45,3 +84,69 @@ def launch(
         ) as job,
     ):
         job.wait()
+
+
+def script_suite(suite: Suite, argv: Sequence[str]) -> Suite:
+    """The suite of a race of a script: one heat per number of workers; model and batch are the script's own."""
+    if shutil.which(argv[0]) is None:
+        raise WrongCommand(f"{argv[0]!r} cannot be started", why="there is no such program", remedy="-- python SCRIPT")
+    threads = {name: suite.common[name] for name in ("threads", "nodes") if name in suite.common}
+    values = suite.model_dump(exclude_unset=True)
+    # Any listed model will do: nothing of it is built, and the record names the script instead.
+    return Suite.model_validate({**values, "models": ["mlp"], "batch_sizes": [1], "run": threads})
+
+
+def measure_script(argv: Sequence[str], run: Run) -> tuple[Record, list[list[Any]]]:
+    """The record of one start of a script with the choices of a run."""
+    choices = {name: value for name in CHOICES if (value := getattr(run, name)) != Run.model_fields[name].default}
+    with job_folder() as folder:
+        _start(
+            argv,
+            folder,
+            run,
+            servers=servers_of(run),
+            choices=choices,
+            on_line=lambda *_: None,
+            measured=True,
+        )
+        ranks = [_seen(folder, rank, argv) for rank in range(run.workers)]
+    count = min(len(rank["steps"]) for rank in ranks)
+    ranks = [_in_blocks(rank, count) for rank in ranks]
+    words = shlex.join(["--", *argv])
+    record = make_record(run, [], ranks)
+    command = f"{Run(workers=run.workers, **choices).text} {words}"
+    shown = run.with_(model=shlex.join(argv), batch_size=ranks[0]["batch"] or None)
+    return record.model_copy(update={"run": shown, "text": command}), [[] for _ in ranks]
+
+
+def _seen(folder: Path, rank: int, argv: Sequence[str]) -> dict[str, Any]:
+    try:
+        return dict(json.loads((folder / f"steps-{rank}.json").read_text()))
+    except OSError:
+        raise WrongCommand(
+            f"{shlex.join(argv)} measured nothing",
+            why=f"rank {rank} has not called pace.step()",
+            remedy="pace = paceline.wrap(model, optimizer), and pace.step() in the loop",
+        ) from None
+
+
+def _in_blocks(rank: dict[str, Any], count: int) -> dict[str, Any]:
+    """Updates of a loop as a run has them: some for warm-up, the rest in blocks of equal length."""
+    warm = min(5, count // 3)
+    blocks = max(1, min(BLOCKS, (count - warm) // 2))
+    length = (count - warm) // blocks
+    stop = warm + blocks * length
+    steps = rank["steps"][warm:stop]
+    parts = {name: rank["parts"].get(name, [0.0] * stop)[warm:stop] for name in PARTS}
+    seconds = [sum(steps[k * length : (k + 1) * length]) for k in range(blocks)]
+    samples = (rank["batch"] or 1) * length
+    return {
+        **rank,
+        "environment": capture(),
+        "warmup": rank["steps"][:warm],
+        "steps": steps,
+        "seconds": seconds,
+        "parts": parts,
+        "samples": samples,
+        "unit": "sample" if rank["batch"] else "step",
+    }

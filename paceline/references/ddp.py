@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from typing import Any
 
 import torch
@@ -64,3 +65,22 @@ class Ddp(Limit):
 
     def close(self) -> Any:
         self._waiting.close()
+
+
+class OwnLoopDdp(Ddp):
+    """DDP in a loop that goes on calling the model itself, to race a user's script against it.
+
+    A shallow copy of the model, with the same parameters, is what DDP wraps; the model's own `forward` leads there
+    while it trains. Evaluation does not, because DDP wants every rank to take part in a forward pass.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, **settings: Any) -> None:
+        inner, own_forward = copy.copy(model), model.forward
+        super().__init__(inner, optimizer, **settings)
+
+        def forward(*inputs: Any, **named: Any) -> Any:
+            if model.training and torch.is_grad_enabled():
+                return self.model(*inputs, **named)
+            return own_forward(*inputs, **named)
+
+        model.forward = forward

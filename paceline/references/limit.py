@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -37,6 +37,7 @@ class Limit:
         self.model, self.optimizer, self.comm = model, optimizer, comm
         self.accumulate, self.clip_norm, self.loss_scale = accumulate, clip_norm, loss_scale
         self.times, self.steps, self._micro = StepTimes(), 0, 0
+        self.on_step: Callable[[], None] | None = None
 
     def scaled(self, loss: Tensor) -> Tensor:
         scale = 1.0 if self.loss_scale is None else self.loss_scale.value
@@ -53,7 +54,18 @@ class Limit:
         self._update()
         self.times.exposed, self.times.update = waited - began, time.perf_counter() - waited
         self.steps += 1
+        if self.on_step is not None:
+            self.on_step()
         return True
+
+    def synchronize(self) -> None:
+        """Gradients are this rank's own already."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
 
     def meet(self) -> None:
         self.comm.barrier()

@@ -74,6 +74,8 @@ class Pace:
         self.times, self.steps, self._micro, self._clock = StepTimes(), 0, 0, clock
         self.engines: list[Engine] = []
         self._hooks: list[Any] = []
+        self._log: list[Event] | None = None
+        self.on_step: Callable[[], None] | None = None
         self._device, self._named = device or CpuDevice(), trainable(model)
         start_equal(model, comm)
         self._view = View(comm.rank, comm.size, comm.placement)
@@ -173,6 +175,8 @@ class Pace:
                 self._planning = None
         self.times = self._times(waited - left, left - began + self._clock() - waited)
         self._begin()
+        if self.on_step is not None:
+            self.on_step()
         return committed
 
     def _times(self, exposed: float, update: float) -> StepTimes:
@@ -220,6 +224,8 @@ class Pace:
         """Autograd has finished the gradient of one parameter; while accumulating it stays where it is."""
         if self._micro + 1 >= self.accumulate:
             self._ensure_begun()
+            if self._log is not None:
+                self._log.append(tuple.__new__(Event, (self._clock(), "grad", self.steps, -1, 0)))
             self.duty.on_grad(parameter)
 
     def _step_with(self, closure: Callable[[], Tensor]) -> bool:
@@ -233,6 +239,8 @@ class Pace:
         self._ensure_begun()
         self.optimizer.step(lambda: self.duty.evaluate(closure()))
         self.steps += 1
+        if self.on_step is not None:
+            self.on_step()
         return True
 
     # around it ----------------------------------------------------------------------------------
@@ -250,6 +258,7 @@ class Pace:
             yield
 
     def record_events(self, log: list[Event] | None) -> None:
+        self._log = log
         for engine in self.engines:
             engine.log = log
 

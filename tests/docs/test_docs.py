@@ -10,6 +10,7 @@ import pytest
 import typer
 
 from paceline.cli import app, main
+from paceline.record import Record
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -131,3 +132,9 @@ def test_every_concept_and_decision_is_in_its_index():
         index = (ROOT / "docs" / folder / "README.md").read_text()
         pages = [path.name for path in (ROOT / "docs" / folder).glob("*.md") if path.name != "README.md"]
         assert [page for page in pages if f"({page})" not in index] == []
+
+
+def test_every_field_of_a_record_is_described():
+    text = (ROOT / "docs" / "concepts" / "record.md").read_text()
+    fields = [name.rstrip("_") for name in Record.model_fields]
+    assert [name for name in fields if not re.search(rf"^\|[^|]*`{name}[`.]", text, re.M)] == []

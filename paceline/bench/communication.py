@@ -1,0 +1,94 @@
+"""What communication took: in flight, exposed, overlapped; and the columns that published tables have.
+
+leave chunk 0 .......... back
+         leave chunk 1 ........... back
+|-- backward --------|-- exposed --|
+|-- in flight ---------------------|        overlapped = in flight - exposed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Any
+
+TASK_BATCHES = 50  # batches of a published task
+Event = Sequence[Any]  # (seconds, kind, step, what, phase)
+
+
+def in_flight(events: Sequence[Event]) -> float | None:
+    """Seconds per step in which at least one unit was on its way; None where no step was seen."""
+    steps = {event[2] for event in events if event[1] == "begin"}
+    if not steps:
+        return None
+    open_units: set[tuple[Any, ...]] = set()
+    total, since = 0.0, 0.0
+    for seconds, kind, *unit in events:
+        if kind == "leave":
+            since = seconds if not open_units else since
+            open_units.add(tuple(unit))
+        elif kind == "back" and tuple(unit) in open_units:
+            open_units.remove(tuple(unit))
+            total += 0.0 if open_units else seconds - since
+    return total / len(steps)
+
+
+def packing(events: Sequence[Event]) -> float | None:
+    """Seconds per step in which finished gradients were copied into the arena."""
+    steps = {event[2] for event in events if event[1] == "begin"}
+    if not steps:
+        return None
+    total, since = 0.0, None
+    for seconds, kind, *_ in events:
+        if kind == "grad":
+            since = seconds
+        elif kind == "ready" and since is not None:
+            total += seconds - since
+            since = None
+    return total / len(steps)
+
+
+def communication(
+    parts: dict[str, float], ranks: Sequence[Sequence[Event]], exposed: Sequence[float], *, told_apart: bool
+) -> dict[str, Any]:
+    """Seconds per step and shares. `exposed` is of the steps that the events show, one number per rank.
+
+    `told_apart` is False for a reference whose communication is inside backward: then nothing is claimed.
+    """
+    if not told_apart:
+        return {"exposed": None, "overlapped": None, "in_flight": None, "share": None, "ratio": None}
+    pairs = [(busy, wait) for events, wait in zip(ranks, exposed, strict=True) if (busy := in_flight(events))]
+    overlapped = fmean(max(0.0, busy - wait) for busy, wait in pairs) if pairs else 0.0
+    return {
+        "exposed": parts["exposed"],
+        "overlapped": overlapped,
+        "in_flight": parts["exposed"] + overlapped,
+        "share": parts["exposed"] / parts["step"] if parts["step"] else 0.0,
+        "ratio": ratio(parts),
+    }
+
+
+def ratio(parts: dict[str, float]) -> str | None:
+    """Compute to exposed communication as published: 10:k; None where nobody timed the compute."""
+    compute = parts["forward"] + parts["backward"]
+    if not compute:
+        return None
+    compute += parts["update"]
+    k = 10 * parts["exposed"] / compute
+    return f"10:{k:.0f}" if k >= 1 else f"10:{k:.1f}"
+
+
+def task(
+    parts: dict[str, float], found: dict[str, Any], ranks: Sequence[Sequence[Event]], batches: int = TASK_BATCHES
+) -> dict[str, Any]:
+    """The published columns: seconds of a task of so many batches, and of what it contains."""
+    packs = [seconds for events in ranks if (seconds := packing(events)) is not None]
+    exposed, flying = found["exposed"], found["in_flight"]
+    return {
+        "batches": batches,
+        "task": batches * parts["step"],
+        "allreduce": None if exposed is None else batches * exposed,
+        "in_flight": None if flying is None else batches * flying,
+        "pack": batches * fmean(packs) if packs else None,
+        "update": batches * parts["update"],
+    }

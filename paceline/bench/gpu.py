@@ -1,0 +1,60 @@
+"""How busy a GPU is, asked of nvidia-smi while steps run. Written without a GPU at hand: untested on one."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import threading
+from collections.abc import Callable
+from statistics import fmean
+
+Ask = Callable[[int], str]
+
+
+def asked(index: int) -> str:
+    """What nvidia-smi says about one GPU: "utilization, memory used in MiB"."""
+    query = ["nvidia-smi", f"--id={index}", "--query-gpu=utilization.gpu,memory.used", "--format=csv,noheader,nounits"]
+    return subprocess.run(query, capture_output=True, text=True, timeout=5, check=False).stdout
+
+
+def understood(answer: str) -> tuple[float, int] | None:
+    """Share of time that the GPU was busy and bytes in use; None if the answer is something else."""
+    words = [word.strip() for word in answer.strip().split(",")]
+    try:
+        return float(words[0]) / 100, int(words[1]) << 20
+    except (ValueError, IndexError):
+        return None
+
+
+class GpuUse:
+    """Samples in a thread while inside; does nothing where there is no nvidia-smi or no GPU is wanted."""
+
+    def __init__(self, index: int | None, *, every: float = 0.25, ask: Ask = asked) -> None:
+        self._index, self._every, self._ask = index, every, ask
+        self._found: list[tuple[float, int]] = []
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="GPU use", daemon=True)
+
+    @property
+    def share(self) -> float | None:
+        return fmean(share for share, _ in self._found) if self._found else None
+
+    @property
+    def memory(self) -> int | None:
+        return max((nbytes for _, nbytes in self._found), default=None)
+
+    def _watch(self) -> None:
+        while self._index is not None and not self._over.wait(self._every):
+            found = understood(self._ask(self._index))
+            if found is not None:
+                self._found.append(found)
+
+    def __enter__(self) -> GpuUse:
+        if self._index is not None and (self._ask is not asked or shutil.which("nvidia-smi")):
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()

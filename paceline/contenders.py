@@ -1,0 +1,155 @@
+"""Contenders of a race as text: a strategy, axes, or both; what is not said is as in the base of the race.
+
+    contender = [ label ":" ] part { "," part }
+    part      = strategy | flag "=" value
+
+    allreduce                                     a strategy by name
+    allreduce,schedule=wfbp                       with one axis replaced
+    rule=atc,exchange=neighbor(ring)              axes alone
+    half: allreduce,compress=cast(bf16)           with a label of its own
+    --rule atc --exchange "neighbor(ring)"        the same as flags of paceline run
+
+Flags are those of `paceline run` that describe a configuration, with _ or - between words. Commas inside
+parentheses belong to the member.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from paceline.compose import axes_of
+from paceline.errors import UnknownName, WrongCommand
+from paceline.run import Run
+
+AXES = ("strategy", "rule", "exchange", "topology", "schedule", "compress", "membership")
+# Where results come out as all-reduce's whatever these say.
+HARMLESS = (
+    *AXES,
+    "comm",
+    "nodes",
+    "lab",
+    "cpus",
+    "profile",
+    "source",
+    "memory_format",
+    "compile",
+    "threads",
+    "deadline",
+)
+# Of the race as a whole: the same for all contenders.
+_OF_THE_RACE = ("workers", "model", "steps", "epochs", "warmup", "repeats", "seed")
+FLAGS = tuple(name for name in Run.model_fields if name not in _OF_THE_RACE)
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A label and what it changes in the base of the race."""
+
+    label: str
+    choices: tuple[tuple[str, str], ...]
+
+    def run(self, base: Run) -> Run:
+        """The base with this contender's choices; pydantic's complaints become ours."""
+        cleared = dict.fromkeys(AXES) if any(name in AXES for name, _ in self.choices) else {}
+        try:
+            return base.with_(**{**cleared, **dict(self.choices)})
+        except ValidationError as problem:
+            first = problem.errors()[0]
+            raise WrongCommand(
+                f"contender {self.label}: {first['loc'][0]}={first['input']}", why=str(first["msg"])
+            ) from None
+
+    @property
+    def is_reference(self) -> bool:
+        return dict(self.choices).get("strategy") in ("ddp", "limit")
+
+
+def parse_contender(text: str) -> Contender:
+    """One contender from its text."""
+    label, body = _labelled(text.strip())
+    parts = _from_flags(body) if body.startswith("-") else split(body)
+    if not parts:
+        raise WrongCommand(f"contender {text!r} is empty", remedy="a strategy (paceline strategies) or axes")
+    choices: dict[str, str] = {}
+    for part in parts:
+        name, value = _choice(part)
+        if name in choices:
+            raise WrongCommand(f"contender {text!r}", why=f"{name} is given twice")
+        choices[name] = value
+    return Contender(label or _label(choices), tuple(choices.items()))
+
+
+def _label(choices: dict[str, str]) -> str:
+    words = [value if name == "strategy" else f"{name}={value}" for name, value in choices.items()]
+    return ",".join(words)
+
+
+def _labelled(text: str) -> tuple[str, str]:
+    """A label stands before a colon that is followed by a space, so that package.module:function is none."""
+    label, colon, body = text.partition(": ")
+    return (label.strip(), body.strip()) if colon and "=" not in label and "(" not in label else ("", text)
+
+
+def _choice(part: str) -> tuple[str, str]:
+    name, equals, value = part.partition("=")
+    if not equals or "(" in name:
+        return "strategy", part
+    name = name.strip().lstrip("-").replace("-", "_")
+    if name not in FLAGS:
+        raise UnknownName("flag of a contender", name, FLAGS)
+    return name, value.strip()
+
+
+def _from_flags(text: str) -> list[str]:
+    """`--rule atc --exchange=ring` as parts."""
+    try:
+        words = shlex.split(text)
+    except ValueError as problem:
+        raise WrongCommand(f"contender {text!r} cannot be read", why=str(problem)) from None
+    parts: list[str] = []
+    for word in words:
+        if word.startswith("--"):
+            parts.append(word)
+        elif parts and "=" not in parts[-1]:
+            parts[-1] += f"={word}"
+        else:
+            raise WrongCommand(f"contender {text!r} cannot be read", why=f"{word!r} belongs to no flag")
+    return parts
+
+
+def split(text: str) -> list[str]:
+    """At commas outside of parentheses."""
+    parts, depth, start = [], 0, 0
+    for position, letter in enumerate(text):
+        depth += (letter == "(") - (letter == ")")
+        if letter == "," and depth == 0:
+            parts.append(text[start:position])
+            start = position + 1
+    return [part.strip() for part in [*parts, text[start:]] if part.strip()]
+
+
+def contenders_of(texts: Iterable[str]) -> list[Contender]:
+    """Contenders in the order in which they were named; each once, labels unique."""
+    found: dict[str, Contender] = {}
+    for text in texts:
+        contender = parse_contender(text)
+        known = found.setdefault(contender.label, contender)
+        if known.choices != contender.choices:
+            raise WrongCommand(
+                f"contender {text!r}", why=f"the label {contender.label} is taken", remedy="another label: NAME: ..."
+            )
+    return list(found.values())
+
+
+def same_result(run: Run, base: Run) -> bool:
+    """Whether a run ends where all-reduce on the base ends, up to rounding; others need accuracy beside them."""
+    changed: list[Any] = [name for name in FLAGS if name not in HARMLESS and getattr(run, name) != getattr(base, name)]
+    if changed or run.reference:
+        return not changed
+    axes = axes_of(run)
+    return axes.rule.same_result and axes.exchange.consensus and axes.compressor.loss != "lossy"

@@ -1,0 +1,189 @@
+"""What a race will run, decided before anything runs: every cell, in its order.
+
+    heat       one model, one number of workers, one batch size: contenders are compared inside it
+    cell       one contender of one heat in one round: a fresh set of processes, one record
+    round      every cell once, in an order drawn anew for each round
+
+Every model and batch size also has a one-worker baseline: the plain loop, with as many threads as a worker has.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from paceline.contenders import Contender, contenders_of, same_result
+from paceline.errors import Refused, WrongCommand
+from paceline.jobs.measure import check
+from paceline.jobs.suite import Suite
+from paceline.run import Run
+
+BASELINE = "one worker"
+REFERENCES = ("limit", "ddp")
+# What changes the work of one worker: efficiency against a baseline without it would say nothing.
+_OTHER_WORK = (
+    "precision",
+    "compile",
+    "memory_format",
+    "accumulate",
+    "optimizer",
+    "source",
+    "batch_size",
+    "clip_norm",
+    "compute",
+    "cpus",
+)
+
+
+@dataclass(frozen=True)
+class Heat:
+    """A setting in which contenders are compared."""
+
+    model: str
+    workers: int
+    batch: int
+
+    def __str__(self) -> str:
+        return f"{self.model}, {self.workers} worker{'s' * (self.workers != 1)}, batch {self.batch}"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One fresh start. `name` is its file."""
+
+    name: str
+    heat: Heat
+    label: str
+    round: int
+    run: Run
+
+    @property
+    def key(self) -> tuple[Heat, str]:
+        return self.heat, self.label
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A contender in a heat."""
+
+    heat: Heat
+    label: str
+    run: Run
+    same_result: bool = True
+    same_work: bool = True
+
+
+@dataclass(frozen=True)
+class RacePlan:
+    suite: Suite
+    entries: tuple[Entry, ...]
+    cells: tuple[Cell, ...]
+    script: tuple[str, ...] = ()
+
+    @property
+    def heats(self) -> list[Heat]:
+        """Without those that are only there for their baseline."""
+        return list(dict.fromkeys(entry.heat for entry in self.entries if entry.label != BASELINE))
+
+    def title(self, heat: Heat) -> str:
+        """The heat in words; a script has its own model and batch."""
+        if not self.script:
+            return str(heat)
+        return f"{shlex.join(self.script)}, {heat.workers} worker{'s' * (heat.workers != 1)}"
+
+    def entries_of(self, heat: Heat) -> list[Entry]:
+        return [entry for entry in self.entries if entry.heat == heat]
+
+    def baseline_of(self, heat: Heat) -> tuple[Heat, str]:
+        return Heat(heat.model, 1, heat.batch), BASELINE
+
+    @property
+    def digest(self) -> str:
+        """The same for the same race; what a restart looks for."""
+        told = [[cell.name, cell.run.model_dump(mode="json")] for cell in self.cells]
+        text = json.dumps([told, self.script, self.suite.minutes], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def plan(suite: Suite, *, script: Sequence[str] = ()) -> RacePlan:
+    """Every cell of a race. Refuses, with every reason, what cannot run."""
+    contenders = contenders_of([*REFERENCES, *suite.contenders])
+    heats = [
+        Heat(model, workers, batch)
+        for model in suite.models
+        for batch in suite.batch_sizes
+        for workers in suite.workers
+    ]
+    threads = suite.common.get("threads") or max(1, _cores() // max(suite.workers))
+    entries = list(_entries(suite, contenders, heats, threads))
+    _refuse(entries)
+    return RacePlan(suite, tuple(entries), tuple(_cells(suite, entries)), tuple(script))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _entries(suite: Suite, contenders: list[Contender], heats: list[Heat], threads: int) -> Iterator[Entry]:
+    seen: set[tuple[str, int]] = set()
+    for heat in heats:
+        if (heat.model, heat.batch) not in seen:
+            seen.add((heat.model, heat.batch))
+            alone = Heat(heat.model, 1, heat.batch)
+            yield Entry(alone, BASELINE, base(suite, alone, threads).with_(strategy="limit", nodes=None))
+        common = base(suite, heat, threads)
+        for contender in contenders:
+            # On one worker the limit is the baseline, and DDP has nobody to exchange with.
+            if heat.workers == 1 and contender.is_reference:
+                continue
+            run = contender.run(common)
+            same_work = all(getattr(run, name) == getattr(common, name) for name in _OTHER_WORK)
+            yield Entry(heat, contender.label, run, _same_result(run, common), same_work)
+
+
+def _same_result(run: Run, common: Run) -> bool:
+    """What cannot be made is refused in a moment; here it must not be in the way."""
+    try:
+        return same_result(run, common)
+    except WrongCommand:
+        return False
+
+
+def base(suite: Suite, heat: Heat, threads: int) -> Run:
+    settings = {**suite.common, "threads": threads, "seed": suite.seed}
+    return Run(model=heat.model, workers=heat.workers, batch_size=heat.batch, **settings)
+
+
+def _refuse(entries: Sequence[Entry]) -> None:
+    """All refusals at once, each with the contender and the heat that it is about."""
+    problems: dict[str, None] = {}
+    for entry in entries:
+        try:
+            check(entry.run)
+        except Refused as refused:
+            problems.update(dict.fromkeys(f"{entry.label} ({entry.heat}): {line}" for line in refused.problems))
+        except WrongCommand as problem:
+            problems[f"{entry.label} ({entry.heat}): {problem}"] = None
+    if problems:
+        raise Refused(problems)
+
+
+def _cells(suite: Suite, entries: Sequence[Entry]) -> Iterator[Cell]:
+    for number in range(1, suite.rounds + 1):
+        order = list(enumerate(entries))
+        random.Random(f"{suite.seed}, round {number}").shuffle(order)
+        for index, entry in order:
+            heat = entry.heat
+            stem = slug(f"{heat.model} {heat.workers}x{heat.batch} {entry.label}")
+            yield Cell(f"{stem}-{index + 1}-round{number}", heat, entry.label, number, entry.run)
+
+
+def slug(text: str, longest: int = 60) -> str:
+    """Letters, digits and dashes, for the name of a file."""
+    return re.sub(r"[^\w.]+", "-", text).strip("-.")[:longest]

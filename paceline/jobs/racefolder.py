@@ -1,0 +1,127 @@
+"""The folder of a race: its plan, one record per cell, and a mark for the cell that is under way.
+
+    runs/race-20261115-230042/
+      race.plan                             what is raced; its digest tells a restart that it is the same race
+      race.done                             the race came to its end
+      mobilenet_v2-2x64-ddp-2-round1.json   a finished cell, or a failed one, with its events beside it
+      ...-round2.started                    under way; without a record beside it, it was killed
+
+A restart keeps every record and turns marks without one into records of a failure.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from paceline.bench.redact import redacted, secrets_of
+from paceline.errors import WrongCommand
+from paceline.jobs.cells import Cell, RacePlan, slug
+from paceline.jobs.keep import save
+from paceline.jobs.measure import failed_record
+from paceline.record import Record, read, write
+
+KILLED = "the race was ended while this cell was under way"
+
+
+class RaceFolder:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def record_path(self, cell: Cell) -> Path:
+        return self.path / f"{cell.name}.json"
+
+    def _mark(self, cell: Cell) -> Path:
+        return self.path / f"{cell.name}.started"
+
+    def found(self, cell: Cell) -> Record | None:
+        """The record of a cell that has ended, well or badly."""
+        path = self.record_path(cell)
+        return read(path) if path.exists() else None
+
+    def begin(self, cell: Cell) -> None:
+        write(self._mark(cell), json.dumps({"pid": os.getpid(), "time": _now()}) + "\n")
+
+    def end(self, cell: Cell, record: Record, events: list[list[Any]]) -> Record:
+        """The record first, then the mark: killed in between, the cell is finished."""
+        record = save(record, events, self.record_path(cell))
+        self._mark(cell).unlink(missing_ok=True)
+        return record
+
+    def fail(self, cell: Cell, why: str) -> Record:
+        return self.end(cell, failed_record(cell.run, why), [])
+
+    def bury(self, plan: RacePlan) -> list[Cell]:
+        """Cells that were under way when the race was killed become failed ones."""
+        killed = [cell for cell in plan.cells if self._mark(cell).exists()]
+        for cell in killed:
+            if self.found(cell) is None:
+                self.fail(cell, KILLED)
+            self._mark(cell).unlink(missing_ok=True)
+        return killed
+
+    def forget_failures(self, plan: RacePlan) -> None:
+        """Failed cells run again; what they left is kept under another name."""
+        for cell in plan.cells:
+            record = self.found(cell)
+            if record is not None and record.verdict == "failed":
+                self.record_path(cell).rename(self.path / f"{cell.name}.failed-{record.id}")
+
+    def finish(self) -> None:
+        write(self.path / "race.done", f"{_now()}\n")
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """One process at a time; the kernel lets go of the lock when that process ends, however it ends."""
+        with (self.path / "race.plan").open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise WrongCommand(
+                    f"the race in {self.path} is under way", why="another process runs it", remedy="wait for its end"
+                ) from None
+            yield
+
+
+def open_folder(plan: RacePlan, runs: Path, *, fresh: bool = False) -> tuple[RaceFolder, bool]:
+    """The folder of an unfinished race of the same plan, or a new one; and whether it was there."""
+    if not fresh:
+        for path in sorted(runs.glob("*/race.plan"), reverse=True):
+            if not (path.parent / "race.done").exists() and _digest(path) == plan.digest:
+                return RaceFolder(path.parent), True
+    return _new(plan, runs), False
+
+
+def _digest(path: Path) -> str | None:
+    try:
+        return str(json.loads(path.read_text())["digest"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _new(plan: RacePlan, runs: Path) -> RaceFolder:
+    stem = f"{slug(plan.suite.name)}-{datetime.now(timezone.utc):%Y%m%d-%H%M%S}"
+    path, number = runs / stem, 1
+    while path.exists():
+        number += 1
+        path = runs / f"{stem}-{number}"
+    path.mkdir(parents=True)
+    told = {
+        "digest": plan.digest,
+        "created": _now(),
+        "suite": plan.suite.model_dump(mode="json", exclude_unset=True),
+        "script": list(plan.script),
+        "cells": [cell.name for cell in plan.cells],
+    }
+    write(path / "race.plan", json.dumps(redacted(told, secrets_of(os.environ)), indent=1) + "\n")
+    return RaceFolder(path)
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")

@@ -1,0 +1,143 @@
+"""What a contender has shown over rounds, and the verdict of a heat in words.
+
+A winner must be different from every other contender of its group: against the closest one alone it would be enough
+for two, and more contenders only make it harder to be called one by chance. Strategies that change convergence are a
+group of their own: a rate without accuracy does not make them winners. The limit exchanges nothing and never wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from paceline.bench.stats import ENOUGH, Interval, differs, leaning, mean_interval, ratio_interval
+from paceline.jobs.cells import BASELINE, Entry
+from paceline.record import Record
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A contender of a heat with the records of the rounds in which it ended well."""
+
+    entry: Entry
+    records: Mapping[int, Record]
+
+    @property
+    def label(self) -> str:
+        return self.entry.label
+
+    @property
+    def rates(self) -> dict[int, float]:
+        return {number: record.rate["total"]["mean"] for number, record in sorted(self.records.items())}
+
+    @property
+    def rate(self) -> Interval | None:
+        return mean_interval(list(self.rates.values())) if self.records else None
+
+    @property
+    def last(self) -> Record | None:
+        return self.records[max(self.records)] if self.records else None
+
+    @property
+    def unsteady(self) -> int:
+        return sum(record.verdict == "unsteady" for record in self.records.values())
+
+    def paired(self, other: Standing) -> tuple[list[float], list[float]]:
+        """Rates of the rounds that both have."""
+        mine, theirs = self.rates, other.rates
+        rounds = [number for number in mine if number in theirs]
+        return [mine[number] for number in rounds], [theirs[number] for number in rounds]
+
+    def against(self, other: Standing) -> Interval | None:
+        """The ratio of rates, round by round: both met the same slow minutes."""
+        mine, theirs = self.paired(other)
+        return ratio_interval(mine, theirs) if mine else None
+
+    def differs(self, other: Standing) -> bool | None:
+        return differs(*self.paired(other))
+
+    @property
+    def loss(self) -> float | None:
+        """The mean of the last losses, over rounds."""
+        tails = [fmean(record.loss[-3:]) for record in self.records.values() if record.loss]
+        return fmean(tails) if tails else None
+
+    @property
+    def accuracy(self) -> float | None:
+        """On the test part of the source at the end, the mean over rounds."""
+        found = [record.accuracy[-1]["value"] for record in self.records.values() if record.accuracy]
+        return fmean(found) if found else None
+
+
+def verdict(standings: Sequence[Standing]) -> Iterator[str]:
+    """The verdict of one heat: first the winner or that there is none, then what a reader must know."""
+    runners = [s for s in standings if s.records and s.label not in (BASELINE, "limit")]
+    same = sorted((s for s in runners if s.entry.same_result), key=lambda s: -fmean(s.rates.values()))
+    yield from _winner(same)
+    for standing in runners:
+        if not standing.entry.same_result:
+            yield _other_group(standing, same)
+    yield from _remarks(standings)
+
+
+def _winner(same: Sequence[Standing]) -> Iterator[str]:
+    if not same:
+        yield "no contender ended well: no verdict"
+        return
+    best, others = same[0], same[1:]
+    if not others:
+        yield f"{best.label} had nobody to race against"
+        return
+    rounds = min(len(best.paired(other)[0]) for other in others)
+    if rounds < ENOUGH:
+        yield f"{rounds} repeat(s) give figures but no verdict: {ENOUGH} are needed"
+        return
+    level = [other for other in others if not best.differs(other)]
+    if not level:
+        yield f"winner: {best.label}, {_times(best, others[0])} the rate of {others[0].label} ({rounds} repeats)"
+        return
+    names = ", ".join(other.label for other in level)
+    yield (
+        f"{best.label} and {names}: no difference that {rounds} repeats can show "
+        f"({_times(best, level[0])} {level[0].label})"
+    )
+    behind = [other for other in others if other not in level]
+    for other in behind[:1]:
+        yield f"{best.label} runs at {_times(best, other)} the rate of {other.label}"
+
+
+def _other_group(standing: Standing, same: Sequence[Standing]) -> str:
+    """A rate with what is known of the result beside it; never a winner."""
+    against = next((s for s in same if s.label == "ddp"), same[0] if same else None)
+    if against is None:
+        return f"{standing.label} changes convergence: a rate alone says nothing"
+    told = (
+        f"{standing.label} runs at {_times(standing, against)} the rate of {against.label}, but changes convergence: "
+    )
+    if standing.accuracy is not None and against.accuracy is not None:
+        return f"{told}its accuracy is {standing.accuracy:.4f} against {against.accuracy:.4f}"
+    mine, theirs = standing.loss, against.loss
+    beside = f" (training loss {mine:.3f} against {theirs:.3f})" if mine is not None and theirs is not None else ""
+    return f"{told}no winner without accuracy{beside}"
+
+
+def _times(standing: Standing, other: Standing) -> str:
+    ratio = standing.against(other)
+    if ratio is None:
+        return "an unknown share of"
+    if ratio.low is None or ratio.high is None:
+        return f"{ratio.centre:.2f} times"
+    return f"{ratio.centre:.2f} times (95 % interval {ratio.low:.2f} to {ratio.high:.2f})"
+
+
+def _remarks(standings: Sequence[Standing]) -> Iterator[str]:
+    for standing in standings:
+        if standing.unsteady:
+            yield f"note: {standing.unsteady} of {len(standing.records)} repeats of {standing.label} were unsteady"
+    drifting = [s.label for s in standings if len(s.records) >= ENOUGH and leaning(list(s.rates.values()))]
+    if drifting:
+        yield (
+            f"note: rates of {', '.join(drifting)} lean on the round before: their own intervals may be too narrow; "
+            "ratios compare within a round"
+        )

@@ -1,0 +1,1 @@
+"""Races as files, one per published system: `paceline race --suite NAME`."""

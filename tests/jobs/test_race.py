@@ -1,0 +1,266 @@
+"""Races without processes: order, restarts, failures and verdicts. Real ones are in tests/multi."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from paceline.errors import Refused, Stopped, WorkerFailed, WrongCommand
+from paceline.jobs.cells import BASELINE, plan
+from paceline.jobs.race import race
+from paceline.jobs.racefolder import KILLED, open_folder
+from paceline.jobs.standing import verdict
+from paceline.record import read
+from tests.jobs.fake_race import drawn, raced, small
+
+PROGRAM = Path(__file__).with_name("fake_race.py")
+
+
+# the plan -------------------------------------------------------------------------------------------
+
+
+def test_baseline_limit_and_ddp_are_always_there():
+    labels = {entry.label for entry in plan(small(contenders=["wfbp"])).entries}
+    assert labels == {BASELINE, "limit", "ddp", "wfbp"}
+    assert {entry.label for entry in plan(small(contenders=["ddp", "wfbp"])).entries} == labels
+
+
+def test_every_combination_is_a_cell_and_rounds_are_shuffled_by_the_seed():
+    suite = small(models=["mlp", "small_cnn"], workers=[1, 2], batch_sizes=[8, 16], rounds=3)
+    planned = plan(suite)
+    assert len(planned.heats) == 8
+    # per model and batch: a baseline, allreduce alone, and three on two workers
+    assert len(planned.cells) == 3 * 4 * 5
+    assert len({cell.name for cell in planned.cells}) == len(planned.cells)
+    rounds = [[c.key for c in planned.cells if c.round == number] for number in (1, 2, 3)]
+    assert rounds[0] != rounds[1] != rounds[2]
+    assert len({frozenset(keys) for keys in rounds}) == 1
+    assert [cell.name for cell in plan(suite).cells] == [cell.name for cell in planned.cells]
+    assert [c.name for c in plan(suite.model_copy(update={"seed": 1})).cells] != [c.name for c in planned.cells]
+
+
+def test_a_worker_has_the_same_threads_in_every_cell():
+    cells = plan(small(workers=[1, 2])).cells
+    assert len({cell.run.threads for cell in cells}) == 1
+
+
+def test_refused_contenders_are_told_all_at_once_before_anything_runs():
+    with pytest.raises(Refused) as refused:
+        plan(small(contenders=["rule=grad,exchange=neighbor(ring)", "alreduce", "rule=exact_diffusion"]))
+    told = "\n".join(refused.value.problems)
+    assert "rule=grad,exchange=neighbor(ring) (mlp, 2 workers, batch 32):" in told
+    assert "did you mean allreduce?" in told
+
+
+# running and restarting -----------------------------------------------------------------------------
+
+
+def test_a_race_leaves_one_record_per_cell_with_efficiency(tmp_path):
+    result = raced(tmp_path)
+    paths = sorted(result.folder.path.glob("*.json"))
+    assert len(paths) == len(result.plan.cells) == 20
+    records = [read(path) for path in paths]
+    ours = [record for record in records if record.run.strategy == "allreduce"]
+    for record in ours:
+        assert record.efficiency["value"] == pytest.approx(100 / 110, rel=0.05)
+        assert record.efficiency["low"] < record.efficiency["value"] < record.efficiency["high"]
+        assert record.efficiency["speedup"]["value"] == pytest.approx(100 / 55, rel=0.05)
+    ids = {record.id for record in records if record.workers == 1}
+    assert {record.efficiency["baseline"] for record in ours} == ids
+
+
+def test_a_race_that_is_killed_repeats_no_finished_cell_and_reports_the_killed_one(tmp_path):
+    command = [sys.executable, str(PROGRAM), str(tmp_path), "0.3"]
+    environ = {**os.environ, "PYTHONPATH": str(PROGRAM.parents[2])}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ)
+    begun = [process.stdout.readline().strip() for _ in range(4)]
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    finished, killed = begun[:3], begun[3]
+
+    planned = plan(small())
+    folder, known = open_folder(planned, tmp_path)
+    assert known
+    before = {name: folder.path.joinpath(f"{name}.json").stat().st_mtime_ns for name in finished}
+    seen = []
+
+    def measured(cell):
+        seen.append(cell.name)
+        return drawn()(cell)
+
+    result = race(planned, folder, measured=measured)
+    assert result.kept == 4
+    assert not {*finished, killed} & set(seen)
+    assert len(seen) == 16
+    [(cell, record)] = result.failures
+    assert (cell.name, record.failure, record.verdict) == (killed, KILLED, "failed")
+    kept = {name for name in finished if result.records[name].workers == 1 or not result.records[name].efficiency}
+    assert {name: folder.path.joinpath(f"{name}.json").stat().st_mtime_ns for name in kept} == {
+        name: before[name] for name in kept
+    }
+    assert not list(folder.path.glob("*.started"))
+
+
+def test_without_a_kill_nothing_is_reported_as_failed(tmp_path):
+    assert raced(tmp_path).failures == []
+
+
+def test_a_finished_race_is_not_gone_on_with(tmp_path):
+    first = raced(tmp_path)
+    second = raced(tmp_path)
+    assert first.folder.path != second.folder.path
+    assert second.kept == 0
+
+
+def test_another_race_does_not_go_on_with_this_one(tmp_path):
+    planned = plan(small())
+    folder, _ = open_folder(planned, tmp_path)
+    assert open_folder(planned, tmp_path)[0].path == folder.path
+    assert open_folder(planned, tmp_path, fresh=True)[0].path != folder.path
+    assert not open_folder(plan(small(rounds=6)), tmp_path)[1]
+
+
+def test_two_processes_do_not_run_one_race(tmp_path):
+    command = [sys.executable, str(PROGRAM), str(tmp_path), "5"]
+    environ = {**os.environ, "PYTHONPATH": str(PROGRAM.parents[2])}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ)
+    process.stdout.readline()
+    try:
+        with pytest.raises(WrongCommand, match="another process runs it"):
+            raced(tmp_path)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_cell_that_fails_is_marked_and_the_race_goes_on(tmp_path):
+    draw = drawn()
+
+    def measured(cell):
+        if cell.label == "ddp" and cell.round == 2:
+            raise WorkerFailed("rank 1 (pid 7) exited with 1")
+        return draw(cell)
+
+    result = raced(tmp_path, measured=measured)
+    [(cell, record)] = result.failures
+    assert (cell.label, cell.round, record.failure) == ("ddp", 2, "rank 1 (pid 7) exited with 1")
+    assert result.done == 20
+    [heat] = result.plan.heats
+    assert len(result.standing(heat, "ddp").records) == 4
+    again = race(result.plan, result.folder, measured=draw, retry=True)
+    assert again.failures == []
+    assert again.kept == 19
+
+
+def test_ctrl_c_marks_the_cell_and_ends_the_race(tmp_path):
+    def measured(cell):
+        raise Stopped(signal.SIGINT)
+
+    with pytest.raises(Stopped):
+        raced(tmp_path, measured=measured)
+    folder, known = open_folder(plan(small()), tmp_path)
+    assert known
+    [path] = folder.path.glob("*.json")
+    assert read(path).verdict == "failed"
+
+
+def test_no_round_starts_that_would_end_after_the_minutes(tmp_path):
+    now = 0.0
+
+    def measured(cell):
+        nonlocal now
+        now += 10
+        return drawn()(cell)
+
+    # four cells of 10 s are a round; two rounds fit into 100 s
+    result = raced(tmp_path, small(rounds=9, minutes=100 / 60), measured, clock=lambda: now)
+    assert (result.rounds, result.done, result.cut_short) == (2, 8, True)
+
+
+def test_the_time_left_follows_the_cells_before(tmp_path):
+    now, left = 0.0, []
+
+    class Looking:
+        def began(self, race, cell):
+            left.append(race.seconds_left())
+
+        def ended(self, race, cell, record):
+            pass
+
+    def measured(cell):
+        nonlocal now
+        now += 2
+        return drawn()(cell)
+
+    raced(tmp_path, measured=measured, watcher=Looking(), clock=lambda: now)
+    assert left[0] is None
+    assert left[1:] == [pytest.approx(2.0 * n) for n in range(19, 0, -1)]
+
+
+def test_the_plan_of_a_race_holds_no_secret(tmp_path, monkeypatch):
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMI/K7MDENG")
+    planned = plan(small(notes=["read with wJalrXUtnFEMI/K7MDENG"]))
+    folder, _ = open_folder(planned, tmp_path)
+    told = (folder.path / "race.plan").read_text()
+    assert "wJalr" not in told
+    assert json.loads(told)["digest"] == planned.digest
+
+
+# verdicts -------------------------------------------------------------------------------------------
+
+
+def told(result):
+    [heat] = result.plan.heats
+    return list(verdict(result.standings(heat)))
+
+
+def test_the_winner_is_named_with_its_ratio_and_interval(tmp_path):
+    first = told(raced(tmp_path))[0]
+    assert first.startswith("winner: allreduce, 1.1")
+    assert "95 % interval 1.0" in first or "95 % interval 1.1" in first
+    assert first.endswith("the rate of ddp (5 repeats)")
+
+
+def test_equal_contenders_show_no_difference(tmp_path):
+    first = told(raced(tmp_path, measured=drawn({"allreduce": 90.0}, noise=0.03)))[0]
+    assert "no difference that 5 repeats can show" in first
+
+
+def test_fewer_than_five_rounds_give_no_verdict(tmp_path):
+    assert told(raced(tmp_path, small(rounds=4)))[0] == "4 repeat(s) give figures but no verdict: 5 are needed"
+
+
+def test_what_changes_convergence_never_wins_without_accuracy(tmp_path):
+    suite = small(contenders=["allreduce", "local_sgd", "rule=atc,exchange=neighbor(ring)"])
+    fast = {"local_sgd": 900.0, "rule=atc,exchange=neighbor(ring)": 800.0}
+    lines = told(raced(tmp_path, suite, drawn(fast)))
+    assert lines[0].startswith("winner: allreduce")
+    assert lines[1].startswith("local_sgd runs at 9.96 times (95 % interval 9.78 to 10.14) the rate of ddp")
+    assert lines[1].endswith("changes convergence: no winner without accuracy (training loss 2.000 against 2.000)")
+    assert lines[2].startswith("rule=atc,exchange=neighbor(ring) runs at")
+
+
+def test_the_limit_never_wins(tmp_path):
+    assert "limit" not in told(raced(tmp_path, measured=drawn({"limit": 1e6})))[0]
+
+
+def test_several_equal_contenders_seldom_have_a_winner(tmp_path):
+    """Picking the fastest of four and then asking whether it is faster must not find winners by itself."""
+    suite = small(contenders=["allreduce", "wfbp", "bsp"], rounds=5)
+    planned = plan(suite)
+    [heat] = planned.heats
+    result = raced(tmp_path, suite, drawn(dict.fromkeys(["ddp", "allreduce", "wfbp", "bsp"], 100.0)))
+    dice = np.random.default_rng(4)
+    standings = [s for s in result.standings(heat) if s.label not in (BASELINE, "limit")]
+    winners = 0
+    for _ in range(1000):
+        for standing in standings:
+            for record in standing.records.values():
+                record.rate["total"]["mean"] = 100 + float(dice.standard_normal())
+        winners += next(verdict(standings)).startswith("winner")
+    assert winners <= 70

@@ -1,0 +1,66 @@
+import pytest
+
+from paceline.errors import WrongCommand
+from paceline.jobs.cells import plan
+from paceline.jobs.suite import read_suite, shipped
+
+PUBLISHED = {"bluefog", "elasticdl", "tensorpack", "dlaas", "ddl_benchmarks"}
+GOOD = """\
+# a comment
+contenders = ["allreduce"]
+models = ["mlp"]
+workers = [1, 2]
+
+[run]
+image_size = 32
+steps = 5
+"""
+
+
+def suite_of(tmp_path, text):
+    path = tmp_path / "suite.toml"
+    path.write_text(text)
+    return read_suite(str(path))
+
+
+def test_there_is_a_suite_for_every_published_system():
+    assert set(shipped()) == PUBLISHED
+
+
+@pytest.mark.parametrize("name", sorted(PUBLISHED))
+def test_a_shipped_suite_can_run(name):
+    planned = plan(read_suite(name))
+    assert planned.suite.name == name
+    assert planned.suite.rounds >= 5
+    assert planned.cells
+
+
+def test_a_suite_has_the_settings_of_its_file(tmp_path):
+    suite = suite_of(tmp_path, GOOD)
+    assert (suite.workers, suite.common) == ([1, 2], {"image_size": 32, "steps": 5})
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "complaint"),
+    [
+        ("models =", "modles =", "line 3: 'modles' is not known here. try: did you mean models?"),
+        ("image_size = 32", "image_siz = 32", "line 7: 'image_siz' is not known here. try: did you mean image_size?"),
+        ("steps = 5", 'steps = "many"', "line 8: steps = 'many': Input should be a valid integer"),
+        ("[1, 2]", "[1, 0]", "line 4: workers = 0: Input should be greater than 0"),
+        ("[1, 2]", "[]", "line 4: workers = []: List should have at least 1 item"),
+        ("[1, 2]", "[1, 2", "is not TOML"),
+        ("steps = 5", "steps = 5\nsteps = 6", "line 9"),
+    ],
+)
+def test_a_typo_names_the_line(tmp_path, right, wrong, complaint):
+    with pytest.raises(WrongCommand) as found:
+        suite_of(tmp_path, GOOD.replace(right, wrong))
+    assert complaint in str(found.value)
+    assert "suite.toml" in str(found.value)
+
+
+def test_an_unknown_suite_answers_with_the_list(tmp_path):
+    with pytest.raises(WrongCommand, match="did you mean bluefog"):
+        read_suite("bluefrog")
+    with pytest.raises(WrongCommand, match="No such file"):
+        read_suite(str(tmp_path / "none.toml"))

@@ -1,0 +1,67 @@
+"""Races with real processes: a user's script, and a race that is killed and started again."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from paceline.jobs.script import measure_script
+from paceline.run import Run
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = [sys.executable, str(ROOT / "examples" / "train_my_model.py")]
+pytestmark = pytest.mark.multi
+
+
+def test_a_script_is_measured_by_the_wrapper():
+    record, _ = measure_script(SCRIPT, Run(workers=2, model="mlp", strategy="wfbp", threads=1))
+    assert (record.workers, record.unit, record.comm) == (2, "sample", "shm")
+    assert record.plan["chunks"] == 4  # the strategy of the race won over the script's own
+    assert len(record.series["warmup"]) + len(record.series["seconds"]) == 80
+    assert record.run.batch_size == 32
+    assert record.text.startswith("paceline run -np 2 --strategy wfbp -- ")
+    assert record.text.endswith("train_my_model.py")
+    parts = dict(record.breakdown)
+    step = parts.pop("step")
+    assert sum(parts.values()) == pytest.approx(step, rel=0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reference", ["ddp", "limit"])
+def test_a_script_is_raced_against_references(reference):
+    record, _ = measure_script(SCRIPT, Run(workers=2, model="mlp", strategy=reference, threads=1))
+    assert record.comm == ("gloo" if reference == "ddp" else "shm")
+    assert record.rate["total"]["mean"] > 0
+    assert record.notes[0].startswith(reference)
+
+
+@pytest.mark.slow
+def test_a_real_race_that_is_killed_goes_on_where_it_was(tmp_path):
+    words = ["race", "--model", "mlp", "--rounds", "1", "--steps", "2", "--repeats", "2", "--warmup", "1"]
+    command = [sys.executable, "-m", "paceline", *words, "--runs", str(tmp_path)]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ)
+    limit = time.monotonic() + 90
+    while not (list(tmp_path.glob("*/*.json")) and list(tmp_path.glob("*/*.started"))):
+        assert time.monotonic() < limit
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    [finished] = tmp_path.glob("*/*.json")
+    before = finished.stat().st_mtime_ns
+    [killed] = tmp_path.glob("*/*.started")
+
+    again = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=150)
+    assert again.returncode == 1, again.stderr
+    assert f"going on with {finished.parent}" in again.stdout
+    assert "ended while this cell was under way" in " ".join(again.stdout.split())
+    assert len(again.stderr.splitlines()) == 2, again.stderr  # of four cells, one was finished and one killed
+    assert len(list(tmp_path.glob("*/*.json"))) == 4
+    assert not killed.exists()
+    if '"efficiency": {}' in finished.read_text():
+        assert finished.stat().st_mtime_ns == before

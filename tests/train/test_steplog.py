@@ -1,0 +1,74 @@
+"""Updates of a user's own loop are timed in a race, and only there."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import paceline
+from paceline.errors import WrongCommand
+from paceline.train.steplog import StepLog
+
+DATA = TensorDataset(torch.randn(64, 4), torch.randn(64, 1))
+
+
+def trained(**settings):
+    """A loop alone: this process is the only rank."""
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with paceline.join() as worker:
+        pace = paceline.wrap(model, optimizer, **settings)
+        for x, y in worker.batches(DATA, batch_size=8):
+            (model(x) - y).square().mean().backward()
+            pace.step()
+    return pace
+
+
+@pytest.fixture
+def in_a_race(tmp_path, monkeypatch):
+    def chosen(**choices):
+        monkeypatch.setenv("PACELINE_MEASURE", "1")
+        monkeypatch.setenv("PACELINE_JOB", str(tmp_path))
+        monkeypatch.setenv("PACELINE_CHOICES", json.dumps(choices))
+        return tmp_path / "steps-0.json"
+
+    return chosen
+
+
+@pytest.mark.parametrize("strategy", ["wfbp", "limit"])
+def test_every_update_is_in_the_file_that_a_race_reads(in_a_race, strategy):
+    path = in_a_race(strategy=strategy)
+    trained(strategy="allreduce")
+    found = json.loads(path.read_text())
+    assert len(found["steps"]) == len(found["parts"]["exposed"]) == len(found["parts"]["update"]) == 8
+    assert found["batch"] == 8
+    assert found["plan"].get("chunks") == (2 if strategy == "wfbp" else None)
+
+
+def test_with_accumulation_an_entry_is_an_update(in_a_race):
+    path = in_a_race()
+    trained(accumulate=2)
+    found = json.loads(path.read_text())
+    assert (len(found["steps"]), found["batch"]) == (4, 16)
+
+
+def test_outside_a_race_nothing_is_timed(tmp_path, monkeypatch):
+    monkeypatch.setenv("PACELINE_JOB", str(tmp_path))
+    assert trained().on_step is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reference_cannot_be_wrapped_outside_a_race():
+    with pytest.raises(WrongCommand, match="a reference cannot be wrapped"):
+        trained(strategy="limit")
+
+
+def test_an_entry_lasts_from_update_to_update():
+    ticks = iter([0.0, 1.0, 3.0, 6.0])
+    pace = trained()
+    log = StepLog(pace, clock=lambda: next(ticks))
+    for _ in range(3):
+        log.note()
+    assert log.steps == [1.0, 2.0, 3.0]
