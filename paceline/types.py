@@ -211,9 +211,10 @@ class Mixing:
 class Event(NamedTuple):
     """One line of the event stream: engine and simulator emit the same kinds.
 
-    kind: begin, forward, backward, ready, need, said, leave, back, waited, updated, end. `what` is the slot of
-    `ready` and `need`, and the chunk of `said`, `leave` and `back`; seconds are of the clock that
-    the emitter was given.
+    kind: of a rank's own work, each lasting until the next: data (fetching begins), forward, backward, computed
+    (the step is called), left (waiting for others begins), waited, updated, end. Of the engine: begin, ready, need,
+    said, leave, arrived (a unit was seen to be there before anybody waited for it), back. `what` is the slot of
+    `ready` and `need`, and the chunk of the others; seconds are of the clock that the emitter was given.
     """
 
     seconds: float

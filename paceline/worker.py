@@ -94,6 +94,7 @@ def _serve(attendant: Any) -> dict[str, Any]:
 
 def measure(run: Run, training: Any, comm: Any, state: dict[str, Any]) -> dict[str, Any]:
     """Warm-up steps, then blocks of measured steps; every rank times its own."""
+    from paceline.bench.clock import meet
     from paceline.bench.environment import capture
     from paceline.bench.measure import Meter, Tally
     from paceline.bench.memory import PeakMemory
@@ -143,6 +144,7 @@ def measure(run: Run, training: Any, comm: Any, state: dict[str, Any]) -> dict[s
         "losses": list(training.losses),
         "accuracy": graded,
         **_events(training, run),
+        "meetings": meet(comm.barrier, time.perf_counter),
         "replicas": replicas(training.pace.model, comm),
         "plan": _plan(training),
         "staleness": _staleness(training),
@@ -198,17 +200,19 @@ def _notes(run: Run, training: Any) -> Iterator[str]:
 
 def _events(training: Any, run: Run, steps: int = 3) -> dict[str, Any]:
     """The event stream of a few more steps, off the record's clock, and what it says about layer times."""
-    from paceline.bench.measure import Meter
+    from paceline.bench.measure import Diary
 
     log: list[Any] = []
+    meter = Diary(log, lambda: training.pace.steps)
     training.pace.record_events(log)
     watch = _watch(training, run)
     if watch is None:
-        training.steps(steps, Meter())
+        training.steps(steps, meter)
     for _ in range(steps if watch is not None else 0):
-        training.steps(1, Meter())
+        training.steps(1, meter)
         watch.stepped()
     training.pace.record_events(None)
+    log.sort(key=lambda event: event[0])
     return {"events": log, "profile": _profile(training, watch, run)}
 
 

@@ -79,6 +79,13 @@ Threads = Annotated[
     int | None, typer.Option("--threads", help="Compute threads per worker. [default: cores / workers]")
 ]
 Deadline = Annotated[float, typer.Option("--deadline", help="Seconds after which a silent rank is given up.")]
+RunsFolder = Annotated[Path, typer.Option("--runs", help="Folder of the records.")]
+TraceFile = Annotated[
+    Path | None, typer.Option("--trace", help="Write a few steps here, for Perfetto or chrome://tracing.")
+]
+TensorboardFolder = Annotated[
+    Path | None, typer.Option("--tensorboard", help="Write scalars here (needs tensorboard).")
+]
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the result here.")]
 
 DEFAULTS = Run()

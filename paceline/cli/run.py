@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import typer
 
@@ -10,7 +11,7 @@ from paceline.cli import app
 from paceline.cli import options as o
 from paceline.cli.show import details, total_line
 from paceline.errors import WrongCommand
-from paceline.record import check_writable, write
+from paceline.record import Record, check_writable, write
 from paceline.run import Run
 
 
@@ -56,6 +57,8 @@ def run(
     seed: o.Seed = o.DEFAULTS.seed,
     threads: o.Threads = None,
     deadline: o.Deadline = o.DEFAULTS.deadline,
+    trace: o.TraceFile = None,
+    tensorboard: o.TensorboardFolder = None,
     json: o.JsonFile = None,
 ) -> None:
     """Train or measure one configuration, or launch a script on several workers.
@@ -64,17 +67,43 @@ def run(
     standard errors over the repeats inside this run. A script: paceline run -np 4 -- python my_train.py
     """
     asked = o.run_from({key: value for key, value in locals().items() if key != "context"}, words or ())
-    if json is not None:
-        check_writable(json)
+    beside = {"--json": json, "--trace": trace, "--tensorboard": tensorboard}
+    for flag, path in beside.items():
+        if path is not None and context.obj:
+            raise WrongCommand(
+                f"{flag} with a script", why="a script makes its own results", remedy=f"leave {flag} out"
+            )
+        if path is not None and flag != "--tensorboard":
+            check_writable(path, flag)
     if context.obj:
-        if json is not None:
-            raise WrongCommand("--json with a script", why="a script makes its own results", remedy="leave --json out")
         _launch(asked, context)
         return
-    _measure(asked, json)
+    if tensorboard is not None:
+        from paceline.report.tensorboard import check as check_tensorboard
+
+        check_tensorboard()
+    record, events = _measure(asked, json)
+    _beside(record, events, trace, tensorboard)
+    print(total_line(record), flush=True)
 
 
-def _measure(run: Run, json: o.JsonFile) -> None:
+def _beside(
+    record: Record, events: Sequence[Sequence[Any]], trace: o.TraceFile, tensorboard: o.TensorboardFolder
+) -> None:
+    """What was asked for beside the record."""
+    if trace is not None:
+        from paceline.report.trace import chrome_trace, to_json
+
+        write(trace, to_json(chrome_trace(record, events)))
+        print(f"trace: {trace} (open it in ui.perfetto.dev or chrome://tracing)")
+    if tensorboard is not None:
+        from paceline.report.tensorboard import write_scalars
+
+        write_scalars(record, tensorboard)
+        print(f"tensorboard: {tensorboard}")
+
+
+def _measure(run: Run, json: o.JsonFile) -> tuple[Record, Sequence[Sequence[Any]]]:
     from paceline.jobs.events import write_events
     from paceline.jobs.measure import check, measure
 
@@ -89,7 +118,7 @@ def _measure(run: Run, json: o.JsonFile) -> None:
         print(line)
     if json is not None:
         print(f"record: {json}")
-    print(total_line(record), flush=True)
+    return record, events
 
 
 def _launch(run: Run, context: typer.Context) -> None:

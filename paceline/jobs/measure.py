@@ -13,6 +13,7 @@ from statistics import fmean, median
 from typing import Any, Literal
 
 from paceline.bench.breakdown import breakdown, over_ranks
+from paceline.bench.clock import align
 from paceline.bench.compute import MENU as COMPUTE
 from paceline.bench.stats import mean_interval, standard_error, summary
 from paceline.compose import Machine, compose, servers_of
@@ -56,7 +57,16 @@ def measure(run: Run, on_line: OnLine | None = None) -> tuple[Record, list[list[
         ) as job:
             job.wait()
         ranks = [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(run.workers)]
-    return make_record(run, notes, ranks, network), [rank.pop("events") for rank in ranks]
+    return make_record(run, notes, ranks, network), aligned(ranks)
+
+
+def aligned(ranks: Sequence[dict[str, Any]]) -> list[list[Any]]:
+    """The events of every rank in rank 0's time."""
+    offsets = align([rank["meetings"] for rank in ranks])["offsets"]
+    return [
+        [[seconds - offset, *rest] for seconds, *rest in rank["events"]]
+        for rank, offset in zip(ranks, offsets, strict=True)
+    ]
 
 
 def _environ(run: Run) -> dict[str, str]:
@@ -117,6 +127,7 @@ def make_record(
         loss=[fmean(values) for values in zip(*(rank["losses"] for rank in ranks), strict=True)],
         accuracy=first["accuracy"],
         incidents=_skips(first),
+        clock=align([rank["meetings"] for rank in ranks]),
     )
 
 

@@ -74,6 +74,7 @@ class Pace:
         self.times, self.steps, self._micro, self._clock = StepTimes(), 0, 0, clock
         self.engines: list[Engine] = []
         self._hooks: list[Any] = []
+        self._log: list[Event] | None = None
         self._device, self._named = device or CpuDevice(), trainable(model)
         start_equal(model, comm)
         self._view = View(comm.rank, comm.size, comm.placement)
@@ -171,7 +172,10 @@ class Pace:
             self.steps += 1
             if self._planning is not None and self._planning.stepped():
                 self._planning = None
-        self.times = self._times(waited - left, left - began + self._clock() - waited)
+        updated = self._clock()
+        self.times = self._times(waited - left, left - began + updated - waited)
+        if self._log is not None:
+            note_step(self._log, self.steps - committed, left, waited, updated)
         self._begin()
         return committed
 
@@ -250,6 +254,7 @@ class Pace:
             yield
 
     def record_events(self, log: list[Event] | None) -> None:
+        self._log = log
         for engine in self.engines:
             engine.log = log
 
@@ -278,6 +283,11 @@ class Pace:
         self.duty.close()
         for hook in self._hooks:
             hook.remove()
+
+
+def note_step(log: list[Event], step: int, left: float, waited: float, updated: float) -> None:
+    """What the end of a step leaves in the event stream."""
+    log += [Event(left, "left", step), Event(waited, "waited", step), Event(updated, "updated", step)]
 
 
 def trainable(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
