@@ -45,7 +45,7 @@ def compare(a: Id, b: Id, runs: o.RunsFolder = Path("runs"), json: o.JsonFile = 
 def spoken(found) -> Iterator[str]:  # type: ignore[no-untyped-def]
     yield from (_side("A", found.first), _side("B", found.second))
     yield f"A / B   {plain(found.ratio, 3)}   {_meaning(found.differs)}"
-    yield "        95 % interval over the repeats inside each run; a race compares fresh starts"
+    yield "        95 % interval over repeats inside each run; a race compares fresh starts"
     yield ""
     if not found.differences:
         yield "Nothing else differs: same run, same versions, same machine."
@@ -58,7 +58,7 @@ def _side(letter: str, record: Record) -> str:
     rate = f"{rate_of(record):.1f} {record.unit}/s"
     kind = "" if record.kind == "measured" else f", {record.kind}"
     what = f"{contender(record.run)}, {record.run.model}, {record.workers} worker(s)"
-    return clipped(f"{letter}       {rate}{kind}: {what} ({record.id})", 80)
+    return clipped(f"{letter}       {record.id}  {rate}{kind}: {what}", 80)
 
 
 def _meaning(differs: bool | None) -> str:

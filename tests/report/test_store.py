@@ -79,8 +79,7 @@ def test_no_folder_is_no_record(tmp_path):
 
 def test_events_are_read_by_rank_and_damaged_lines_left_out(tmp_path):
     path = tmp_path / "e.jsonl"
-    path.write_text(
-        '[1, 2.0, "data", 0, -1, 0]\n[0, 1.0, "data", 0, -1, 0]\nnot a line\n[0, "x"]\n[-1, 1, "a", 0, 0, 0]\n'
-    )
+    good = ['[1, 2.0, "data", 0, -1, 0]', '[0, 1.0, "data", 0, -1, 0]']
+    path.write_text("\n".join([*good, "not a line", '[0, "x"]', '[-1, 1, "a", 0, 0, 0]']))
     assert read_events(path) == [[[1.0, "data", 0, -1, 0]], [[2.0, "data", 0, -1, 0]]]
     assert read_events(None) == []

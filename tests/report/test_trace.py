@@ -1,4 +1,5 @@
 import json
+from itertools import pairwise
 
 import pytest
 
@@ -11,7 +12,7 @@ def test_spans_follow_each_other_on_the_compute_lane():
     spans = [span for span in spans_of(0, events()[0]) if span.lane == "compute" and span.step == 0]
     names = [span.name for span in spans]
     assert names == ["data", "forward", "backward", "update", "exposed", "update", "other"]
-    assert all(a.stop == b.start for a, b in zip(spans, spans[1:], strict=False))
+    assert all(a.stop == b.start for a, b in pairwise(spans))
 
 
 def test_a_unit_is_under_way_from_leaving_until_it_is_seen_there():
@@ -65,7 +66,7 @@ def test_spans_of_one_thread_of_a_trace_do_not_overlap():
     assert len(lanes) > 4
     for spans in lanes.values():
         spans.sort()
-        assert all(a[1] <= b[0] + 0.002 for a, b in zip(spans, spans[1:], strict=False))
+        assert all(a[1] <= b[0] + 0.002 for a, b in pairwise(spans))
 
 
 def test_a_record_without_offsets_says_that_its_ranks_are_not_aligned():

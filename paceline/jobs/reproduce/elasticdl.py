@@ -79,8 +79,8 @@ def judge(published: dict[str, Any], filled: Sequence[Filled]) -> list[str]:
     weights, compute, update = published["conclusions"]["said"]
     sizes = {model: _parameters(published, model) for model in MODELS}
     return [
-        f'"{weights}": {_ordered(pairs, sizes, "parameters", rising=False)}',
-        f'"{compute}": {_ordered(pairs, {m: _seconds(c) for m, c in alone.items()}, "s per step", rising=True)}',
+        f'"{weights}": {ordered(pairs, sizes, "parameters", rising=False)}',
+        f'"{compute}": {ordered(pairs, {m: _seconds(c) for m, c in alone.items()}, "s per step", rising=True)}',
         f'"{update}": {_update(alone)}',
     ]
 
@@ -97,7 +97,7 @@ def _seconds(cell: Cell | None) -> float | None:
     return None if record is None else record.breakdown.get("forward", 0.0) + record.breakdown.get("backward", 0.0)
 
 
-def _ordered(
+def ordered(
     cells: dict[str, Cell | None], by: dict[str, float | None] | dict[str, float], what: str, *, rising: bool
 ) -> str:
     """Whether speed-ups on two workers are in the order that was claimed; intervals that overlap decide nothing."""
