@@ -1,4 +1,4 @@
-"""Published tables: every cell has a state, every figure of ours a record, and without the record there is no figure."""
+"""Published tables: every cell has a state, every figure of ours a record; without the record there is no figure."""
 
 import re
 
