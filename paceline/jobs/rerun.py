@@ -6,8 +6,8 @@ from pathlib import Path
 
 from paceline.errors import WrongCommand
 from paceline.jobs.compare import Comparison, compare
-from paceline.jobs.keep import keep
 from paceline.jobs.measure import OnLine, measure
+from paceline.jobs.stored import keep
 from paceline.record import Record
 from paceline.report.store import Stored
 

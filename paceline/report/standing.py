@@ -21,7 +21,7 @@ from paceline.strategies import STRATEGIES
 AXES = ("rule", "exchange", "topology", "schedule", "compress", "membership")
 # What does not change the question that a run answers.
 _ASIDE = {"strategy", *AXES, "comm", "nodes", "workers", "seed", "steps", "epochs", "warmup", "repeats", "deadline"}
-_SHOWN = {"model", "image_size", "sequence_length", "batch_size", "global_batch", "accumulate"}
+_SHOWN = {"threads", "model", "image_size", "sequence_length", "batch_size", "global_batch", "accumulate"}
 SAME, CHANGES = "same result as all-reduce", "changes convergence"
 
 
@@ -48,10 +48,11 @@ def group(run: Run) -> str:
     return SAME if same else CHANGES
 
 
-def setting(run: Run) -> tuple[tuple[str, Any], ...]:
-    """Everything that contenders of one race have in common."""
+def setting(run: Run, cores: int) -> tuple[tuple[str, Any], ...]:
+    """Everything that contenders of one race have in common; threads of a worker as they come out on these cores."""
     values = {k: v for k, v in run.model_dump().items() if k not in _ASIDE}
     values["batch_size"], values["global_batch"] = run.per_worker, None
+    values["threads"] = run.threads or max(1, cores // max(1, run.workers))
     return tuple(sorted((key, str(value)) for key, value in values.items()))
 
 
@@ -74,6 +75,10 @@ def rate_of(record: Record) -> float | None:
     total = record.rate.get("total") or {}
     value = total.get("mean", total.get("median"))
     return float(value) if value else None
+
+
+def cores_of(record: Record) -> int:
+    return int(record.environment.get("cores") or 1)
 
 
 def inside(record: Record) -> list[float]:
@@ -181,7 +186,7 @@ def fields_of(records: Iterable[Record]) -> list[Field]:
         if rate_of(record) is None or record.verdict == "failed":
             continue
         key = (contender(record.run), record.workers, record.kind)
-        found.setdefault((setting(record.run), record.unit), {}).setdefault(key, []).append(record)
+        found.setdefault((setting(record.run, cores_of(record)), record.unit), {}).setdefault(key, []).append(record)
     fields = [Field(_standings(by_contender)) for by_contender in found.values()]
     return sorted(fields, key=lambda field: -len(field.standings))
 

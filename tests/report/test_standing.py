@@ -29,8 +29,15 @@ def test_what_changes_convergence_is_a_group_of_its_own(run, expected):
 
 
 def test_lengths_and_seeds_are_no_part_of_the_question():
-    assert setting(Run(batch_size=8, steps=3, seed=1)) == setting(Run(global_batch=8, repeats=9, strategy="ddp"))
-    assert setting(Run(batch_size=8)) != setting(Run(batch_size=16))
+    assert setting(Run(batch_size=8, steps=3, seed=1), 2) == setting(Run(global_batch=8, repeats=9, strategy="ddp"), 2)
+    assert setting(Run(batch_size=8), 2) != setting(Run(batch_size=16), 2)
+
+
+def test_one_worker_is_a_baseline_only_with_the_threads_that_a_worker_has():
+    assert setting(Run(workers=2), 2) == setting(Run(workers=1, threads=1), 2) != setting(Run(workers=1), 2)
+
+
+def test_a_setting_is_spoken_with_what_is_unusual():
     assert spoken_setting(Run(model="mlp", precision="bf16")) == "mlp, batch 32 per worker, precision bf16"
 
 

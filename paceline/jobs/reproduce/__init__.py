@@ -8,9 +8,9 @@ from pathlib import Path
 from types import ModuleType
 
 from paceline.errors import PacelineError
-from paceline.jobs.keep import keep
 from paceline.jobs.measure import measure
 from paceline.jobs.reproduce.sheet import Reproduction, fill
+from paceline.jobs.stored import keep
 from paceline.published import load
 from paceline.report.store import Store, open_store
 from paceline.run import Run

@@ -43,6 +43,7 @@ def _here() -> Sheet:
             model="resnet50",
             image_size=32,
             batch_size=32,
+            threads=1,
             steps=5,
             repeats=5,
             warmup=2,

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from paceline.jobs.reproduce.sheet import Row, Sheet, has_source, too_many
+from paceline.jobs.reproduce.sheet import SMALL, Row, Sheet, has_source, too_many
 from paceline.record import Record
 from paceline.run import Run
 
-BASE: dict[str, Any] = {"model": "resnet50", "image_size": 64, "batch_size": 16, "steps": 5, "repeats": 5, "warmup": 2}
 # Published field -> where a record of ours has it.
 FIELDS = {
     "description": "experiment.description",
@@ -63,7 +62,7 @@ def _answer(what: str, workers: int) -> tuple[Run | None, str]:
     if "fp16" in what:
         return None, "needs GPUs"
     reason = too_many(workers)
-    return (None, reason) if reason else (Run(workers=workers, strategy="allreduce", **BASE), "")
+    return (None, reason) if reason else (Run(workers=workers, strategy="allreduce", **SMALL), "")
 
 
 def facts(published: dict[str, Any]) -> list[tuple[str, str]]:

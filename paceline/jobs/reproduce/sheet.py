@@ -19,10 +19,20 @@ from paceline.compose import compose
 from paceline.errors import PacelineError
 from paceline.jobs.measure import machine
 from paceline.record import Record
-from paceline.report.standing import Standing, contender, fields_of, group, setting
+from paceline.report.standing import Standing, contender, cores_of, fields_of, group, setting
 from paceline.report.store import Store
 from paceline.run import Run
 
+# ResNet-50 as far as a CPU goes; a worker has one thread, alone too, so that one worker is the baseline of several.
+SMALL: dict[str, Any] = {
+    "model": "resnet50",
+    "image_size": 64,
+    "batch_size": 16,
+    "threads": 1,
+    "steps": 5,
+    "repeats": 5,
+    "warmup": 2,
+}
 UNMEASURED = "no record yet; --measure makes one"
 
 
@@ -100,9 +110,9 @@ class Reproduction:
         yield from {key_of(run): run for run in runs if not problem_of(run)}.values()
 
 
-def key_of(run: Run) -> Any:
-    """Runs with the same key answer the same question, whatever their length."""
-    return contender(run), run.workers, run.nodes, setting(run)
+def key_of(run: Run, on: int | None = None) -> Any:
+    """Runs with the same key answer the same question, whatever their length; `on` is the number of cores."""
+    return contender(run), run.workers, run.nodes, setting(run, on or cores())
 
 
 def problem_of(run: Run) -> str:
@@ -118,7 +128,7 @@ def fill(sheet: Sheet, store: Store) -> Filled:
     found: dict[Any, list[Record]] = {}
     for stored in store.records:
         if fields_of([stored.record]):
-            found.setdefault(key_of(stored.record.run), []).append(stored.record)
+            found.setdefault(key_of(stored.record.run, cores_of(stored.record)), []).append(stored.record)
     standings = {row.name: _standing(row, found) for row in sheet.rows}
     return Filled(sheet, tuple(_cell(sheet, row, standings) for row in sheet.rows))
 

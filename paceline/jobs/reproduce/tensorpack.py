@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from paceline.jobs.reproduce.sheet import Row, Sheet, has_source, too_many
+from paceline.jobs.reproduce.sheet import SMALL, Row, Sheet, has_source, too_many
 from paceline.run import Run
 from paceline.strategies import STRATEGIES
 
@@ -18,7 +18,6 @@ PLACES = {
     "zmq-consume": ("zmq", "zmq"),
 }
 HERE = "64 x 64 images, batch 16 (32 for 128): a CPU takes minutes for theirs"
-BASE: dict[str, Any] = {"model": "resnet50", "image_size": 64, "batch_size": 16, "steps": 5, "repeats": 5, "warmup": 2}
 
 
 def sheets(published: dict[str, Any]) -> list[Sheet]:
@@ -52,7 +51,7 @@ def _answer(update: str, place: str, workers: int) -> tuple[Run | None, str]:
         return None, f"this version has no source {word}"
     if reason := too_many(workers):
         return None, reason
-    return Run(workers=workers, strategy=update, source=source, **BASE), ""
+    return Run(workers=workers, strategy=update, source=source, **SMALL), ""
 
 
 def _ladder(table: dict[str, Any]) -> Sheet:
@@ -80,4 +79,4 @@ def _ladder(table: dict[str, Any]) -> Sheet:
 
 
 def _rung(changes: dict[str, Any]) -> Run:
-    return Run.model_validate({**BASE, "workers": 2, "strategy": "replicated", **changes})
+    return Run.model_validate({**SMALL, "workers": 2, "strategy": "replicated", **changes})

@@ -18,7 +18,7 @@ from paceline.report.page.sections import Drawn, RanksOfRecord, draw_field
 from paceline.report.palette import DARK, LIGHT, variables
 from paceline.report.plots import WIDE, to_png, to_svg
 from paceline.report.standing import fields_of
-from paceline.report.store import Skipped
+from paceline.report.store import Skipped, Stored, read_events
 
 TITLE = "paceline report"
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
@@ -35,13 +35,21 @@ def write_report(
 ) -> Path:
     """Write the page of these records, and its charts as PNG and SVG into `charts` if that is given.
 
-    `events` holds, by id of a record, the events of each of its ranks; without them there is no timeline.
+    `events` holds, by id of a record, the events of each of its ranks; if they are not given, event files are looked
+    for where the page is written. Without events there is no timeline.
     """
-    drawn = [draw_field(field, events or {}) for field in fields_of(records)]
+    seen = beside(records, path.parent) if events is None else events
+    drawn = [draw_field(field, seen) for field in fields_of(records)]
     write(path, page(drawn, records, title, skipped))
     if charts is not None:
         write_charts(drawn, charts)
     return path
+
+
+def beside(records: Sequence[Record], folder: Path) -> RanksOfRecord:
+    """The events of those records whose event file lies in this folder."""
+    stored = [Stored(record, folder / "record.json") for record in records]
+    return {entry.record.id: ranks for entry in stored if (ranks := read_events(entry.events_path))}
 
 
 def page(drawn: Sequence[Drawn], records: Sequence[Record], title: str, skipped: Sequence[Skipped]) -> str:
