@@ -90,9 +90,7 @@ def throughput(field: Field, standings: Sequence[Standing], workers: int, top: f
     rows = [
         {
             "name": s.label,
-            "rate": s.rate.centre,
-            "low": s.rate.centre if s.rate.low is None else s.rate.low,
-            "high": s.rate.centre if s.rate.high is None else s.rate.high,
+            **_sides(s),
             "told": f"{s.rate.centre:,.0f}",
             "role": _role(s),
         }
@@ -159,7 +157,7 @@ def scaling(field: Field) -> Figure | None:
 def _sides(standing: Standing) -> dict[str, float]:
     rate = standing.rate
     low, high = (rate.centre if side is None else side for side in (rate.low, rate.high))
-    return {"rate": rate.centre, "low": low, "high": high}
+    return {"rate": rate.centre, "low": max(0.0, low), "high": high}  # a rate is never below zero
 
 
 def breakdown(standings: Sequence[Standing], workers: int) -> Figure | None:
@@ -243,7 +241,7 @@ def timeline(standing: Standing, spans: Sequence[Span]) -> Figure | None:
         }
         for s in _merged(spans)
     ]
-    order = [f"rank {rank}{word}" for rank in sorted({s.rank for s in spans}) for word in lanes.values()]
+    order = [f"rank {rank}{lanes[lane]}" for rank, lane in sorted({(s.rank, s.lane) for s in spans}, key=_above)]
     parts = [*PARTS, "under way"]
     scale = alt.Scale(domain=parts, range=[*(LIGHT[part] for part in PARTS), LIGHT["flight"]])
     axis = alt.Axis(ticks=False, domain=False, labelPadding=8, labelColor=LIGHT["ink"], labelFontSize=12)
@@ -259,6 +257,11 @@ def timeline(standing: Standing, spans: Sequence[Span]) -> Figure | None:
     spec = _spec(chart, 26 * len(order) + 84)
     name = "".join(letter if letter.isalnum() else "-" for letter in standing.label)
     return Figure(f"timeline-{name}-{standing.workers}", "One step", says, spec, tables.timeline(spans))
+
+
+def _above(lane: tuple[int, str]) -> tuple[int, bool]:
+    """Compute stands above what it sends."""
+    return lane[0], lane[1] != "compute"
 
 
 def _merged(spans: Sequence[Span], most: int = 40) -> list[Span]:

@@ -47,7 +47,7 @@ def plain(interval: Interval, digits: int = 2) -> str:
 
 
 def _interval(interval: Interval, form: str) -> tuple[str, str, str]:
-    sides = (interval.centre, interval.low, interval.high)
+    sides = (interval.centre, None if interval.low is None else max(0.0, interval.low), interval.high)
     centre, low, high = ("-" if side is None else format(side, form) for side in sides)
     return centre, low, high
 

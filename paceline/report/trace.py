@@ -77,7 +77,7 @@ def one_step(ranks: Sequence[Events]) -> list[Span]:
     opens = [max((t for t in found if t < close), default=close) for found, close in zip(starts, closes, strict=True)]
     begin, end = min(opens), max(closes)
     spans = [span for rank, events in enumerate(ranks) for span in spans_of(rank, events)]
-    shown = [s for s in spans if opens[s.rank] - 1e-9 <= s.start and s.stop <= end + 1e-9]
+    shown = [s for s in spans if opens[s.rank] <= s.start < closes[s.rank] and s.stop <= end]
     return [Span(s.rank, s.lane, s.name, s.start - begin, s.stop - begin, s.step) for s in shown]
 
 

@@ -41,8 +41,7 @@ def _compared(best: Standing, rival: Standing) -> str:
     starts = min(len(best.rates), len(rival.rates))
     on = f"on {_workers(best.workers)}"
     if low is None or high is None or starts < ENOUGH:
-        told = f"{best.label} ran at {ratio.centre:.2f} times the rate of {rival.label} {on}"
-        return f"{told}; {starts} fresh start{'s' * (starts != 1)} of each are too few for a verdict."
+        return f"No verdict yet: {starts} fresh start{'s' * (starts != 1)} of each contender are too few."
     if low <= 1 <= high:
         return f"No difference between {best.label} and {rival.label} that {starts} repeats can show {on}."
     ahead, behind, way = (best, rival, ratio) if low > 1 else (rival, best, rival.against(best))

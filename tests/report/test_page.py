@@ -77,6 +77,7 @@ def test_every_chart_has_a_title_a_description_and_a_table(page):
 
 def test_the_page_shows_all_that_was_asked_for(page):
     text, records = page[0].read_text(), page[1]
+    words = re.sub(r"</?span>", "", text)
     for title in (
         *("Same result as all-reduce", "Changes convergence", "Scaling", "Where a step goes", "Timeline of a step"),
         *("Bytes per step", "Loss and accuracy", "Topologies", "Runs", "Notes", "Machine"),
@@ -84,7 +85,7 @@ def test_the_page_shows_all_that_was_asked_for(page):
         assert f"<h2>{title}</h2>" in text
     assert text.index("<h1>") < text.index("<h2>")
     for entry in records:
-        assert entry.text in text
+        assert entry.text in words
         assert entry.id in text
     assert "local_sgd (replayed)" in text
     assert "bad.json was left out: it is no JSON" in text

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 from paceline.compose import axes_of
@@ -113,7 +114,7 @@ def _tiles(field: Field | None, records: Sequence[Record]) -> str:
         most = field.worlds[-1]
         best = next(iter(leaders(field)), field.at(most)[-1])
         low, high = best.rate.low, best.rate.high
-        error = "" if low is None or high is None else f"{low:,.0f} to {high:,.0f}"
+        error = "" if low is None or high is None else f"{max(0.0, low):,.0f} to {high:,.0f}"
         tiles.append((f"{best.rate.centre:,.0f}", f"{field.unit}/s, {best.label}", error))
         for name in ("ddp", "limit"):
             other = field.find(name, most)
@@ -219,7 +220,12 @@ def _command(line: str, records: Sequence[Record]) -> str:
     button = text("button", "Copy", type="button", class_="copy")
     kind = "" if records[0].kind == "measured" else text("span", records[0].kind, class_="badge")
     count = text("small", f"{len(records)} run{'s' * (len(records) != 1)}")
-    return tag("div", tag("pre", text("code", line)) + kind + count + button, class_="command")
+    return tag("div", tag("pre", tag("code", _unbroken(line))) + kind + count + button, class_="command")
+
+
+def _unbroken(line: str) -> str:
+    """Words of a command that stay in one line each, unless they are long."""
+    return " ".join(escape(word) if len(word) > 36 else text("span", word) for word in line.split(" "))
 
 
 def notes(records: Sequence[Record], skipped: Sequence[Skipped]) -> Iterator[str]:
