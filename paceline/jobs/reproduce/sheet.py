@@ -151,7 +151,7 @@ def _cell(sheet: Sheet, row: Row, standings: dict[str, Standing | None]) -> Cell
     base = standings.get(row.base) if row.base else None
     if base is None:
         return Cell(row, standing)
-    ratio = standing.against(base)
+    ratio = Interval(1.0, None, None) if base is standing else standing.against(base)
     return Cell(row, standing, _divided(ratio, standing.workers / base.workers) if sheet.per_worker else ratio)
 
 
