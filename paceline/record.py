@@ -76,7 +76,7 @@ def read(path: Path) -> Record:
 def write(path: Path, text: str) -> None:
     """All of it or nothing."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.write_text(text)
+    fresh.write_text(text, encoding="utf-8")
     fresh.replace(path)
 
 

@@ -17,10 +17,12 @@ def headline(field: Field) -> str:
         only = field.standings[-1]
         return f"{only.label}: {only.rate.centre:,.0f} {field.unit}/s on {_workers(only.workers)}."
     best = ours[0]
-    rival = _rival(field, best)
-    if rival is None:
+    rivals = _rivals(field, best)
+    if not rivals:
         return f"{best.label}: {best.rate.centre:,.0f} {field.unit}/s on {_workers(best.workers)}."
-    return _compared(best, rival)
+    # A winner differs from every other; the first from which it does not is the one to name.
+    undecided = [rival for rival in rivals if not _differs(best.against(rival))]
+    return _compared(best, (undecided or rivals)[0])
 
 
 def leaders(field: Field) -> list[Standing]:
@@ -30,9 +32,18 @@ def leaders(field: Field) -> list[Standing]:
     return sorted(measured or found, key=lambda s: -s.rate.centre)
 
 
+def _differs(ratio: Interval) -> bool:
+    return ratio.low is not None and ratio.high is not None and not ratio.low <= 1 <= ratio.high
+
+
 def _rival(field: Field, best: Standing) -> Standing | None:
+    return next(iter(_rivals(field, best)), None)
+
+
+def _rivals(field: Field, best: Standing) -> list[Standing]:
+    """Fastest first."""
     others = [s for s in field.at(best.workers, SAME) if s is not best and s.name != "limit" and s.kind == best.kind]
-    return max(others, key=lambda s: s.rate.centre, default=None)
+    return sorted(others, key=lambda s: -s.rate.centre)
 
 
 def _compared(best: Standing, rival: Standing) -> str:

@@ -77,6 +77,21 @@ def test_what_cannot_be_told_apart_is_not_called_a_win():
     assert headline(field).startswith("No difference between ")
 
 
+def test_a_winner_must_differ_from_every_other():
+    """The runner-up is clearly slower, the third is slower on average but spread wide."""
+    best = [record("allreduce", 2, start) for start in range(1, 6)]
+    second = [record("horovod", 2, start) for start in range(1, 6)]
+    third = [record("replicated", 2, start) for start in range(1, 6)]
+    for k in range(5):
+        best[k].rate["total"]["mean"] = 100.0 + 0.1 * k
+        second[k].rate["total"]["mean"] = 95.0 + 0.1 * k
+        third[k].rate["total"]["mean"] = 90.0 + 20.0 * (-1) ** k
+    [decided] = fields_of(best + second)
+    assert headline(decided) == "allreduce is 5 % faster than horovod on 2 workers."
+    [open_] = fields_of(best + second + third)
+    assert headline(open_).startswith("No difference between allreduce and replicated")
+
+
 def test_few_starts_give_figures_but_no_verdict():
     [field] = fields_of(race(worlds=(2,), starts=2))
     assert headline(field) == "No verdict yet: 2 fresh starts of each contender are too few."
