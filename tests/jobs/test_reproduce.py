@@ -10,7 +10,6 @@ from paceline.jobs import reproduce as job
 from paceline.jobs.reproduce import elasticdl, reproduce
 from paceline.jobs.reproduce.sheet import Cell, Row
 from paceline.published import NAMES, load
-from paceline.run import Run
 from tests.report.samples import record
 
 
@@ -53,7 +52,7 @@ def test_contradictions_of_the_published_tables_are_printed(name, tmp_path):
         assert re.sub(r"\s+", " ", note) in shown
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "elasticdl"])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_cell_names_its_record_and_is_empty_without_it(name, tmp_path):
     runs = tmp_path / "runs"
     run = next(reproduce(name, runs).missing())
@@ -115,12 +114,9 @@ def test_measuring_fills_what_is_missing_and_nothing_twice(tmp_path, monkeypatch
 
 
 def test_the_elastic_table_asks_for_the_published_share_of_a_core(tmp_path):
-    if "cpus" in Run.model_fields:
-        asked = [cell.row.run for cell in cells("elasticdl", tmp_path) if cell.row.run is not None]
-        assert {run.cpus for run in asked} == {0.3}
-        assert {run.workers for run in asked} == {1, 2, 3}
-    else:
-        assert elasticdl.NO_QUOTA in {cell.reason for cell in cells("elasticdl", tmp_path)}
+    asked = [cell.row.run for cell in cells("elasticdl", tmp_path) if cell.row.run is not None]
+    assert {run.cpus for run in asked} == {0.3}
+    assert {run.workers for run in asked} == {1, 2, 3}
 
 
 def ratios(*centres, width=0.01):

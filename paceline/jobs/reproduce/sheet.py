@@ -172,10 +172,5 @@ def too_many(workers: int) -> str:
     return "" if workers <= cores() else f"{workers} workers would share the {cores()} cores of this machine"
 
 
-def quota(cpus: float) -> dict[str, Any] | None:
-    """The settings that give a worker a share of a core, or None where this paceline has none."""
-    return {"cpus": cpus} if "cpus" in Run.model_fields else None
-
-
 def has_source(word: str) -> bool:
     return word in sources.MENU.names()
