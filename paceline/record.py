@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from paceline.bench.redact import redacted, secrets_of
 from paceline.errors import WrongCommand
@@ -57,6 +57,7 @@ class Record(BaseModel):
     accuracy: list[dict[str, float]] = []
     incidents: list[dict[str, Any]] = []
     logs: list[str] = []
+    clock: dict[str, Any] = {}
     events: str | None = None
 
     def to_json(self) -> str:
@@ -75,22 +76,27 @@ def read(path: Path) -> Record:
         raise WrongCommand(f"{path} is not a record", why=str(problem)) from None
     if version != SCHEMA:
         raise WrongCommand(f"{path} has schema {version}", why=f"this paceline reads schema {SCHEMA}")
-    return Record(schema_=version, **values)
+    try:
+        return Record(schema_=version, **values)
+    except ValidationError as problem:
+        first = problem.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise WrongCommand(f"{path} is not a record", why=f"{where}: {first['msg']}") from None
 
 
 def write(path: Path, text: str) -> None:
     """All of it or nothing."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.write_text(text)
+    fresh.write_text(text, encoding="utf-8")
     fresh.replace(path)
 
 
-def check_writable(path: Path) -> None:
+def check_writable(path: Path, flag: str = "--json") -> None:
     """Refuse before the work what could not be written after it."""
     if path.is_dir():
-        raise WrongCommand(f"--json {path}", why="it is a folder", remedy=f"--json {path / 'record.json'}")
+        raise WrongCommand(f"{flag} {path}", why="it is a folder", remedy=f"{flag} {path / 'FILE'}")
     folder = path.parent
     if not folder.is_dir():
-        raise WrongCommand(f"--json {path}", why=f"there is no folder {folder}", remedy=f"mkdir -p {folder}")
+        raise WrongCommand(f"{flag} {path}", why=f"there is no folder {folder}", remedy=f"mkdir -p {folder}")
     if not os.access(path if path.exists() else folder, os.W_OK):
-        raise WrongCommand(f"--json {path}", why="it cannot be written")
+        raise WrongCommand(f"{flag} {path}", why="it cannot be written")

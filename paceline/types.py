@@ -211,10 +211,11 @@ class Mixing:
 class Event(NamedTuple):
     """One line of the event stream: engine and simulator emit the same kinds.
 
-    kind: begin, forward, backward, grad (a gradient is finished), ready (it is in the arena), need, said, leave,
-    back, waited, updated, end. `what` is the slot of `ready` and `need`, and the chunk of `said`, `leave` and
-    `back`; seconds are of the clock that
-    the emitter was given.
+    kind: of a rank's own work, each lasting until the next: data (fetching begins), forward, backward, computed
+    (the step is called), left (waiting for others begins), waited, updated, end. Of the engine: begin, grad (a
+    gradient is finished), ready (it is in the arena), need, said, leave, arrived (a unit was seen to be there before
+    anybody waited for it), back. `what` is the slot of `ready` and `need`, and the chunk of `said`, `leave`,
+    `arrived` and `back`; seconds are of the clock that the emitter was given.
     """
 
     seconds: float

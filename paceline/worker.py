@@ -94,6 +94,7 @@ def _serve(attendant: Any) -> dict[str, Any]:
 
 def measure(run: Run, training: Any, comm: Any, state: dict[str, Any]) -> dict[str, Any]:
     """Warm-up steps, then blocks of measured steps; every rank times its own."""
+    from paceline.bench.clock import meet
     from paceline.bench.environment import capture
     from paceline.bench.gpu import GpuUse
     from paceline.bench.measure import Meter, Tally
@@ -147,6 +148,7 @@ def measure(run: Run, training: Any, comm: Any, state: dict[str, Any]) -> dict[s
         "losses": list(training.losses),
         "accuracy": graded,
         **_events(training, run),
+        "meetings": meet(comm.barrier, time.perf_counter),
         **_costs(run, training, comm),
         "gpu": {"use": gpu.share, "memory": gpu.memory},
         "replicas": replicas(training.pace.model, comm),
@@ -204,12 +206,10 @@ def _notes(run: Run, training: Any) -> Iterator[str]:
 
 def _events(training: Any, run: Run, steps: int = 3) -> dict[str, Any]:
     """The event stream of a few more steps, off the record's clock: what was exposed in them, and layer times."""
-    from paceline.bench.measure import Meter
+    from paceline.bench.measure import Diary
 
     log: list[Any] = []
-    if not hasattr(training.pace, "engines"):
-        return {"events": log, "events_exposed": 0.0, "profile": None}  # a reference has no events to tell
-    meter = Meter()
+    meter = Diary(log, lambda: training.pace.steps)
     training.pace.record_events(log)
     watch = _watch(training, run)
     for _ in range(steps):
@@ -217,6 +217,7 @@ def _events(training: Any, run: Run, steps: int = 3) -> dict[str, Any]:
         if watch is not None:
             watch.stepped()
     training.pace.record_events(None)
+    log.sort(key=lambda event: event[0])
     exposed = sum(meter.parts["exposed"]) / steps
     return {"events": log, "events_exposed": exposed, "profile": _profile(training, watch, run)}
 

@@ -4,6 +4,7 @@ import sys
 import pytest
 
 import paceline
+from tests.report.samples import record
 
 
 def test_public_names_are_these():
@@ -50,6 +51,12 @@ try:
 except SystemExit as end:
     assert not end.code, end.code
 """
+RECORDS = (
+    ["list", "--runs", "."],
+    ["show", "a.json"],
+    ["compare", "a.json", "b.json"],
+    ["report", "a.json", "b.json"],
+)
 NO_TORCH = "\nassert 'torch' not in sys.modules, 'torch was loaded'\n"
 
 
@@ -68,13 +75,21 @@ NO_TORCH = "\nassert 'torch' not in sys.modules, 'torch was loaded'\n"
                 ["strategies"],
                 ["doctor"],
                 ["models"],
+                ["reproduce", "tensorpack", "--runs", "nowhere"],
             )
         ),
+        *(HELP.format(words=words) for words in RECORDS),
     ],
-    ids=["menus", "import", "help", "run-help", "lab-help", "explain", "strategies", "doctor", "models"],
+    ids=[
+        *("menus", "import", "help", "run-help", "lab-help", "explain", "strategies", "doctor", "models", "reproduce"),
+        *(words[0] for words in RECORDS),
+    ],
 )
-def test_what_needs_no_torch_loads_none(code):
-    done = subprocess.run([sys.executable, "-c", code + NO_TORCH], capture_output=True, text=True, timeout=60)
+def test_what_needs_no_torch_loads_none(code, tmp_path):
+    for name, start in (("a", 1), ("b", 2)):
+        (tmp_path / f"{name}.json").write_text(record(start=start).to_json())
+    command = [sys.executable, "-c", code + NO_TORCH]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
 
 

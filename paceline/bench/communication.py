@@ -27,7 +27,7 @@ def in_flight(events: Sequence[Event]) -> float | None:
         if kind == "leave":
             since = seconds if not open_units else since
             open_units.add(tuple(unit))
-        elif kind == "back" and tuple(unit) in open_units:
+        elif kind in ("arrived", "back") and tuple(unit) in open_units:
             open_units.remove(tuple(unit))
             total += 0.0 if open_units else seconds - since
     return total / len(steps)

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
+from paceline.types import Event
+
 PARTS = ("data", "forward", "backward", "exposed", "update")
 
 
@@ -60,3 +62,27 @@ class Meter:
         self.steps.append(self.clock() - self._began)
         for part, seconds in self._sums.items():
             self.parts[part].append(seconds)
+
+
+# What begins where a part has ended.
+_NEXT = {"data": "forward", "forward": "backward", "backward": "computed"}
+
+
+class Diary(Meter):
+    """A meter that writes down when things began, into the log that the engine writes to."""
+
+    def __init__(self, log: list[Event], step: Callable[[], int], clock: Callable[[], float] = perf_counter) -> None:
+        super().__init__(clock)
+        self._log, self._step = log, step
+
+    def start(self) -> None:
+        super().start()
+        self._log.append(Event(self._began, "data", self._step()))
+
+    def lap(self, part: str) -> None:
+        super().lap(part)
+        self._log.append(Event(self._lapped, _NEXT[part], self._step()))
+
+    def stop(self) -> None:
+        super().stop()
+        self._log.append(Event(self._began + self.steps[-1], "end", self._step() - 1))

@@ -39,7 +39,22 @@ def _paceline(
 
 
 def _register() -> None:
-    from paceline.cli import doctor, explain, lab, models, race, run, strategies, topology  # noqa: F401
+    from paceline.cli import (  # noqa: F401
+        compare,
+        doctor,
+        explain,
+        lab,
+        listing,
+        models,
+        race,
+        report,
+        reproduce,
+        rerun,
+        run,
+        show,
+        strategies,
+        topology,
+    )
 
 
 _register()

@@ -89,6 +89,12 @@ PeakFlops = Annotated[
 ExperimentFile = Annotated[
     Path | None, typer.Option("--experiment", help="TOML file with description, storage, expected, ...: kept.")
 ]
+TraceFile = Annotated[
+    Path | None, typer.Option("--trace", help="Write a few steps here, for Perfetto or chrome://tracing.")
+]
+TensorboardFolder = Annotated[
+    Path | None, typer.Option("--tensorboard", help="Write scalars here (needs tensorboard).")
+]
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the result here.")]
 
 DEFAULTS = Run()

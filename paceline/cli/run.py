@@ -11,7 +11,7 @@ from paceline.cli import app
 from paceline.cli import options as o
 from paceline.cli.show import details, step_lines, total_line
 from paceline.errors import UnknownName, WrongCommand
-from paceline.record import check_writable, read
+from paceline.record import Record, check_writable, read, write
 from paceline.run import Run
 
 
@@ -66,6 +66,8 @@ def run(
     log_format: Annotated[
         str, typer.Option("--log-format", help="plain, or tf_cnn: the step lines of tf_cnn_benchmarks.")
     ] = "plain",
+    trace: o.TraceFile = None,
+    tensorboard: o.TensorboardFolder = None,
     json: o.JsonFile = None,
 ) -> None:
     """Train or measure one configuration, or launch a script on several workers.
@@ -76,11 +78,15 @@ def run(
     asked = o.run_from({key: value for key, value in locals().items() if key != "context"}, words or ())
     if log_format not in LOG_FORMATS:
         raise UnknownName("log format", log_format, LOG_FORMATS)
-    if json is not None:
-        check_writable(json)
+    beside = {"--json": json, "--trace": trace, "--tensorboard": tensorboard}
+    for flag, path in beside.items():
+        if path is not None and context.obj:
+            raise WrongCommand(
+                f"{flag} with a script", why="a script makes its own results", remedy=f"leave {flag} out"
+            )
+        if path is not None and flag != "--tensorboard":
+            check_writable(path, flag)
     if context.obj:
-        if json is not None:
-            raise WrongCommand("--json with a script", why="a script makes its own results", remedy="leave --json out")
         _launch(asked, context)
         return
     extras = {
@@ -88,7 +94,13 @@ def run(
         "experiment": _told(experiment),
         "peak": peak_flops,
     }
-    _measure(asked, runs, json, extras, log_format)
+    if tensorboard is not None:
+        from paceline.report.tensorboard import check as check_tensorboard
+
+        check_tensorboard()
+    record, kept = _measure(asked, runs, json, extras, log_format)
+    _beside(record, kept, trace, tensorboard)
+    print(total_line(record), flush=True)
 
 
 LOG_FORMATS = ("plain", "tf_cnn")
@@ -100,7 +112,23 @@ def _told(path: Path | None) -> Any:
     return read_experiment(path) if path else None
 
 
-def _measure(run: Run, runs: Path, json: Path | None, extras: dict[str, Any], log_format: str) -> None:
+def _beside(record: Record, kept: Path, trace: o.TraceFile, tensorboard: o.TensorboardFolder) -> None:
+    """What was asked for beside the record."""
+    if trace is not None:
+        from paceline.report.store import Stored, read_events
+        from paceline.report.trace import chrome_trace, to_json
+
+        events = read_events(Stored(record, kept).events_path)
+        write(trace, to_json(chrome_trace(record, events)))
+        print(f"trace: {trace} (open it in ui.perfetto.dev or chrome://tracing)")
+    if tensorboard is not None:
+        from paceline.report.tensorboard import write_scalars
+
+        write_scalars(record, tensorboard)
+        print(f"tensorboard: {tensorboard}")
+
+
+def _measure(run: Run, runs: Path, json: Path | None, extras: dict[str, Any], log_format: str) -> tuple[Record, Path]:
     from paceline.jobs.keep import check_runs, keep
     from paceline.jobs.measure import check
 
@@ -115,7 +143,7 @@ def _measure(run: Run, runs: Path, json: Path | None, extras: dict[str, Any], lo
     for line in details(record):
         print(line)
     print(f"record: {json or path}")
-    print(total_line(record), flush=True)
+    return record, path
 
 
 def _launch(run: Run, context: typer.Context) -> None:

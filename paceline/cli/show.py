@@ -1,13 +1,67 @@
-"""Records and tables as text that fits in 80 columns."""
+"""paceline show: one record; also records and tables as text that fits in 80 columns."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from statistics import fmean
+from typing import Annotated
+
+import typer
 
 from paceline.bench.stats import Interval, step_line
-from paceline.record import Record
+from paceline.cli import app
+from paceline.cli import options as o
+from paceline.record import Record, check_writable, write
+
+
+@app.command()
+def show(
+    record: Annotated[
+        str, typer.Argument(metavar="ID", help="An id of paceline list, the part that tells it, or a file.")
+    ],
+    runs: o.Runs = Path("runs"),
+    json: o.JsonFile = None,
+) -> None:
+    """Show one record: the command, rate, step, parts, bytes, machine and notes."""
+    from paceline.report.store import one
+
+    if json is not None:
+        check_writable(json)
+    stored = one(record, runs)
+    for line in shown(stored.record):
+        print(line)
+    print(f"{'file':7} {stored.path}")
+    if json is not None:
+        write(json, stored.record.to_json())
+
+
+def shown(record: Record) -> Iterator[str]:
+    """All of a record that people look for."""
+    yield from _wrapped("run", record.text)
+    yield f"{'id':7} {record.id}, {record.kind}, {record.time}"
+    stack = record.environment
+    packages = ", ".join(f"{name} {version}" for name, version in (stack.get("packages") or {}).items())
+    machine = f"{stack.get('cores', '?')} x {stack.get('processor') or stack.get('machine', '?')}"
+    yield from _wrapped("machine", f"{machine}, {stack.get('system', '')}")
+    yield from _wrapped("stack", f"paceline {stack.get('paceline')}, python {stack.get('python')}, {packages}")
+    yield from details(record)
+    if record.verdict == "failed" or not record.rate.get("total"):
+        return
+    if record.loss:
+        yield f"{'loss':7} {record.loss[0]:.4f} at first, {record.loss[-1]:.4f} at last"
+    yield total_line(record)
+
+
+def _wrapped(word: str, text: str) -> Iterator[str]:
+    lines = textwrap.wrap(text, 72, break_on_hyphens=False) or [""]
+    yield f"{word:7} {lines[0]}"
+    yield from (f"{'':7} {line}" for line in lines[1:])
+
+
+def clipped(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 3] + "..."
 
 
 def total_line(record: Record) -> str:

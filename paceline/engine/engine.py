@@ -108,6 +108,7 @@ class Engine:
     def begin(self, step: int) -> None:
         self._flying: deque[tuple[Unit, Work]] = deque()
         self.arrived: dict[int, None] = {}  # a set that keeps the order
+        self._landed: set[Unit] = set()
         self._note("begin", step)
         self._send(self._dispatcher.begin(step))
 
@@ -123,6 +124,17 @@ class Engine:
         self.arrived[slot] = None
         self._ready(slot)
         self._channel.memory.progress()
+        if self.log is not None:
+            self._look()
+
+    def _look(self) -> None:
+        """For the log only: which units have come back while gradients were still being made."""
+        for unit, work in self._flying:
+            if unit not in self._landed:
+                if not work.done():
+                    return
+                self._landed.add(unit)
+                self._note("arrived", unit.step, unit.chunk, unit.phase)
 
     def _ready(self, slot: int) -> None:
         if self.log is not None:

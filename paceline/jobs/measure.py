@@ -14,6 +14,7 @@ from statistics import fmean, median
 from typing import Any
 
 from paceline.bench.breakdown import breakdown, over_ranks
+from paceline.bench.clock import align
 from paceline.bench.communication import communication, task
 from paceline.bench.compute import MENU as COMPUTE
 from paceline.bench.environment import capture
@@ -67,8 +68,16 @@ def measure(
         ) as job:
             job.wait()
         ranks = [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(run.workers)]
-    record = make_record(run, notes, ranks, network, peak=peak)
-    return record, [rank.pop("events") for rank in ranks]
+    return make_record(run, notes, ranks, network, peak=peak), aligned(ranks)
+
+
+def aligned(ranks: Sequence[dict[str, Any]]) -> list[list[Any]]:
+    """The events of every rank in rank 0's time."""
+    offsets = align([rank["meetings"] for rank in ranks])["offsets"]
+    return [
+        [[seconds - offset, *rest] for seconds, *rest in rank["events"]]
+        for rank, offset in zip(ranks, offsets, strict=True)
+    ]
 
 
 def _environ(run: Run, flops: int | None) -> dict[str, str]:
@@ -162,6 +171,7 @@ def make_record(
         loss=[fmean(values) for values in zip(*(rank["losses"] for rank in ranks), strict=True)],
         accuracy=first["accuracy"],
         incidents=_skips(first),
+        clock=align([rank["meetings"] for rank in ranks]) if "meetings" in first else {},  # a script has none
     )
 
 

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from paceline.engine.device import Device
 from paceline.protocols import Comm
 from paceline.train.evaluate import averaged_statistics
-from paceline.train.pace import StepTimes
+from paceline.train.pace import StepTimes, note_step
 from paceline.train.scaling import LossScale
+from paceline.types import Event
 
 
 class Limit:
@@ -38,6 +39,7 @@ class Limit:
         self.accumulate, self.clip_norm, self.loss_scale = accumulate, clip_norm, loss_scale
         self.times, self.steps, self._micro = StepTimes(), 0, 0
         self.on_step: Callable[[], None] | None = None
+        self._log: list[Event] | None = None
 
     def scaled(self, loss: Tensor) -> Tensor:
         scale = 1.0 if self.loss_scale is None else self.loss_scale.value
@@ -52,7 +54,10 @@ class Limit:
         self.meet()
         waited = time.perf_counter()
         self._update()
-        self.times.exposed, self.times.update = waited - began, time.perf_counter() - waited
+        updated = time.perf_counter()
+        self.times.exposed, self.times.update = waited - began, updated - waited
+        if self._log is not None:
+            note_step(self._log, self.steps, began, waited, updated)
         self.steps += 1
         if self.on_step is not None:
             self.on_step()
@@ -95,8 +100,8 @@ class Limit:
     def finish(self) -> StepTimes:
         return StepTimes()
 
-    def record_events(self, log: Any) -> None:
-        pass
+    def record_events(self, log: list[Event] | None) -> None:
+        self._log = log
 
     def close(self) -> None:
         pass

@@ -173,7 +173,10 @@ class Pace:
             self.steps += 1
             if self._planning is not None and self._planning.stepped():
                 self._planning = None
-        self.times = self._times(waited - left, left - began + self._clock() - waited)
+        updated = self._clock()
+        self.times = self._times(waited - left, left - began + updated - waited)
+        if self._log is not None:
+            note_step(self._log, self.steps - committed, left, waited, updated)
         self._begin()
         if self.on_step is not None:
             self.on_step()
@@ -287,6 +290,11 @@ class Pace:
         self.duty.close()
         for hook in self._hooks:
             hook.remove()
+
+
+def note_step(log: list[Event], step: int, left: float, waited: float, updated: float) -> None:
+    """What the end of a step leaves in the event stream."""
+    log += [Event(left, "left", step), Event(waited, "waited", step), Event(updated, "updated", step)]
 
 
 def trainable(model: nn.Module) -> list[tuple[str, nn.Parameter]]:

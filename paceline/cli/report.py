@@ -1,0 +1,37 @@
+"""paceline report: records as one page that can be mailed and opened anywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from paceline.cli import app
+from paceline.cli import options as o
+from paceline.cli.listing import name_skipped
+from paceline.cli.show import size
+from paceline.record import check_writable
+
+
+@app.command()
+def report(
+    records: Annotated[
+        list[str] | None, typer.Argument(metavar="[RUNS or ID]...", help="Folders, files or ids. [default: --runs]")
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", help="The page to write.")] = Path("report.html"),
+    charts: Annotated[Path | None, typer.Option("--charts", help="Folder for every chart as PNG and SVG.")] = None,
+    title: Annotated[str, typer.Option("--title", help="What stands above the verdict.")] = "paceline report",
+    runs: o.Runs = Path("runs"),
+) -> None:
+    """Write one HTML file with summary, charts, tables and commands; it loads nothing and works offline."""
+    from paceline.jobs.report import gather
+    from paceline.jobs.report import report as work
+
+    check_writable(out, "--out")
+    found, skipped = gather(records or [], runs)
+    path = work(found, out, title=title, skipped=skipped, charts=charts)
+    name_skipped(skipped)
+    print(f"{len(found)} record(s): {path} ({size(path.stat().st_size)})")
+    if charts is not None:
+        print(f"charts: {charts}")

@@ -1,0 +1,53 @@
+"""Published tables, and beside them what this machine shows; a file per published system says which run answers it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+from paceline.errors import PacelineError
+from paceline.jobs.keep import keep
+from paceline.jobs.reproduce.sheet import Reproduction, fill
+from paceline.published import load
+from paceline.report.store import Store, open_store
+from paceline.run import Run
+
+QUICK = {"steps": 2, "repeats": 2, "warmup": 1}
+OnRun = Callable[[Run, int, int], None]
+
+
+def reproduce(name: str, runs: Path) -> Reproduction:
+    """The published tables of one system, filled from the records in `runs`."""
+    published = load(name)
+    system = _system(name)
+    store = open_store([runs]) if runs.is_dir() else Store()
+    filled = tuple(fill(sheet, store) for sheet in system.sheets(published))
+    return Reproduction(
+        name=name,
+        published=published,
+        sheets=filled,
+        judged=tuple(system.judge(published, filled)) if hasattr(system, "judge") else (),
+        facts=tuple(system.facts(published)) if hasattr(system, "facts") else (),
+        notes=tuple(published["notes"]),
+    )
+
+
+def _system(name: str) -> ModuleType:
+    return importlib.import_module(f"paceline.jobs.reproduce.{name}")
+
+
+def measure_missing(name: str, runs: Path, *, quick: bool, on_run: OnRun | None = None) -> list[str]:
+    """Run what could fill empty cells and keep the records; what went wrong, in one line each."""
+    missing = list(reproduce(name, runs).missing())
+    problems = []
+    for number, run in enumerate(missing):
+        run = run.with_(**QUICK) if quick else run
+        if on_run is not None:
+            on_run(run, number + 1, len(missing))
+        try:
+            keep(run, runs, on_line=lambda *_: None)
+        except PacelineError as problem:
+            problems.append(f"{run.text}: {str(problem).splitlines()[0]}")
+    return problems

@@ -1,0 +1,63 @@
+"""BlueFog: averaging with neighbors against ring all-reduce, as rates per strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from paceline.jobs.reproduce.sheet import Row, Sheet, too_many
+from paceline.run import Run
+
+STRATEGIES = {
+    "allreduce": "horovod",
+    "neighbor": "neighbor_allreduce",
+    "hierarchical_neighbor": "hierarchical_neighbor_allreduce",
+}
+NAMES = {"allreduce": "allreduce", "neighbor": "neighbor", "hierarchical_neighbor": "hierarchical"}
+
+
+def sheets(published: dict[str, Any]) -> list[Sheet]:
+    return [*(_chart(chart) for chart in published["chart"]), _here()]
+
+
+def _chart(chart: dict[str, Any]) -> Sheet:
+    rows = [row for column in STRATEGIES for row in _rows(chart, column)]
+    return Sheet(f"ResNet-50, batch {chart['batch']} per GPU, read off a chart", tuple(rows), ratio="of all-red")
+
+
+def _rows(chart: dict[str, Any], column: str) -> Iterator[Row]:
+    for workers, rate, against in zip(chart["workers"], chart[column], chart["allreduce"], strict=True):
+        reason = too_many(workers) or "needs GPUs"
+        yield Row(f"{NAMES[column]}, {workers}", rate, rate / against, None, reason, base=f"allreduce, {workers}")
+
+
+def _here() -> Sheet:
+    """The same strategies as far as this machine goes; the published page says there is no gain up to 8 GPUs."""
+    rows = []
+    for column, strategy in STRATEGIES.items():
+        nodes = "2x1" if column.startswith("hierarchical") else None
+        run = Run(
+            workers=2,
+            strategy=strategy,
+            nodes=nodes,
+            model="resnet50",
+            image_size=32,
+            batch_size=32,
+            threads=1,
+            steps=5,
+            repeats=5,
+            warmup=2,
+        )
+        rows.append(Row(f"{NAMES[column]}, 2", None, 1.0, run, base="allreduce, 2"))
+    title = 'this machine: "no gain at 8 GPUs or fewer" as a ratio'
+    return Sheet(title, tuple(rows), ratio="of all-red", here="2 workers, 32 x 32 images, batch 32")
+
+
+def facts(published: dict[str, Any]) -> list[tuple[str, str]]:
+    best = published["headline"]
+    efficiencies = f"{best['neighbor_efficiency']:.0%} neighbor, {best['allreduce_efficiency']:.0%} all-reduce"
+    return [
+        ("headline", f"{best['workers']} GPUs, batch {best['batch']}: {efficiencies}"),
+        ("output line", published["output_line"]),
+        *(("advice", line) for line in published["advice"]),
+    ]

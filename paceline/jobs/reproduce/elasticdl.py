@@ -1,0 +1,124 @@
+"""ElasticDL: all-reduce in an elastic job. Its laptop table is measured here with the same share of a core."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+from paceline.jobs.reproduce.sheet import Cell, Filled, Row, Sheet
+from paceline.run import Run
+
+SHARE = 0.3
+MODELS: dict[str, dict[str, Any]] = {
+    "resnet50": {"model": "resnet50(bias=true)", "classes": 10},
+    "mobilenet_v2": {"model": "mobilenet_v2", "classes": 10},
+    "image_compression": {"model": "image_compression"},
+}
+SLOW_UPDATE = 0.1  # of a step; an update reads and writes the model once, which should take less
+
+
+def sheets(published: dict[str, Any]) -> list[Sheet]:
+    tables = [_sheet(table) for table in published["table"]]
+    laptop = [k for k, table in enumerate(published["table"]) if table["place"] == "minikube"]
+    # The laptop table has no autoencoder; the conclusions are about all three, so it is run here too.
+    tables.insert(laptop[-1] + 1, Sheet(_title("image_compression"), tuple(_extra())))
+    return tables
+
+
+def _title(model: str) -> str:
+    return f"laptop cluster, cpu=0.3 per worker: {model}, cifar10"
+
+
+def _sheet(table: dict[str, Any]) -> Sheet:
+    model, place = table["model"], table["place"]
+    title = _title(model) if place == "minikube" else f"{place}, {table['worker'].partition(', mem')[0]}: {model}"
+    base = table["rate"][0]
+    speedups = table.get("speedup") or [rate / base for rate in table["rate"]]
+    rows = []
+    for workers, rate, speedup in zip(table["workers"], table["rate"], speedups, strict=True):
+        run, reason = _answer(place, model, workers)
+        rows.append(Row(_name(workers), rate, float(speedup), run, reason, base=_name(1)))
+    return Sheet(title, tuple(rows), here="32 x 32 images, batch 64, random images" if place == "minikube" else "")
+
+
+def _name(workers: int) -> str:
+    return f"{workers} worker{'s' * (workers != 1)}"
+
+
+def _answer(place: str, model: str, workers: int) -> tuple[Run | None, str]:
+    if place == "cpu cluster":
+        return None, "a worker had 4 CPUs"
+    if place == "gpu cluster":
+        return None, "needs GPUs"
+    return run_of(model, workers)
+
+
+def run_of(model: str, workers: int) -> tuple[Run | None, str]:
+    """The laptop's run: real compute, a share of a core for each worker."""
+    lengths = {"steps": 4, "repeats": 5, "warmup": 2}
+    common = {"image_size": 32, "batch_size": 64, "strategy": "allreduce", "threads": 1}
+    return Run.model_validate({"workers": workers, **common, **MODELS[model], **lengths, "cpus": SHARE}), ""
+
+
+def _extra() -> Iterator[Row]:
+    for workers in (1, 2, 3):
+        run, reason = run_of("image_compression", workers)
+        yield Row(_name(workers), None, None, run, reason, base=_name(1))
+
+
+def judge(published: dict[str, Any], filled: Sequence[Filled]) -> list[str]:
+    """Each published conclusion, true or false here, with the figures that say so."""
+    laptop = {model: next(s for s in filled if s.sheet.title == _title(model)) for model in MODELS}
+    pairs = {model: sheet.find(_name(2)) for model, sheet in laptop.items()}
+    alone = {model: sheet.find(_name(1)) for model, sheet in laptop.items()}
+    weights, compute, update = published["conclusions"]["said"]
+    sizes = {model: _parameters(published, model) for model in MODELS}
+    return [
+        f'"{weights}": {ordered(pairs, sizes, "parameters", rising=False)}',
+        f'"{compute}": {ordered(pairs, {m: _seconds(c) for m, c in alone.items()}, "s per step", rising=True)}',
+        f'"{update}": {_update(alone)}',
+    ]
+
+
+def _parameters(published: dict[str, Any], model: str) -> float:
+    models = published["models"]
+    entry = models.get(f"{model}_cifar10") or models[model]
+    return float(entry["parameters"])
+
+
+def _seconds(cell: Cell | None) -> float | None:
+    """Compute of a step on one worker."""
+    record = None if cell is None else cell.record
+    return None if record is None else record.breakdown.get("forward", 0.0) + record.breakdown.get("backward", 0.0)
+
+
+def ordered(
+    cells: dict[str, Cell | None], by: dict[str, float | None] | dict[str, float], what: str, *, rising: bool
+) -> str:
+    """Whether speed-ups on two workers are in the order that was claimed; intervals that overlap decide nothing."""
+    known = [(float(value), m, cell.ratio) for m, cell in cells.items() if cell and cell.ratio and (value := by[m])]
+    if len(known) < len(cells):
+        return "not judged: cells are empty"
+    known.sort(key=lambda entry: entry[0], reverse=not rising)
+    told = ", ".join(f"{model} {value:.3g} {what} {ratio.centre:.2f}x" for value, model, ratio in known)
+    ratios = [ratio for _, _, ratio in known]
+    follows = list(pairwise(ratios))
+    if all(a.high is not None and b.low is not None and a.high < b.low for a, b in follows):
+        return f"true here ({told})"
+    if any(a.low is not None and b.high is not None and a.low > b.high for a, b in follows):
+        return f"false here ({told})"
+    return f"not decided: intervals overlap ({told})"
+
+
+def _update(alone: dict[str, Cell | None]) -> str:
+    shares = {
+        model: record.breakdown.get("update", 0.0) / record.breakdown["step"]
+        for model, cell in alone.items()
+        if cell is not None and (record := cell.record) is not None and record.breakdown.get("step")
+    }
+    if not shares:
+        return "not judged: cells are empty"
+    told = ", ".join(f"{model} {100 * part:.1f} %" for model, part in shares.items())
+    verdict = "true" if max(shares.values()) > SLOW_UPDATE else "false"
+    return f"{verdict} here (update takes {told} of a step)"

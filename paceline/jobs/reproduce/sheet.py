@@ -1,0 +1,176 @@
+"""A published table with what this machine shows beside it.
+
+    row        published                 here
+    name       rate, ratio to its base   rate, ratio to its base, record         or: empty, and why
+
+A figure of ours comes from records and from nowhere else: without its record the cell is empty.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from paceline import sources
+from paceline.bench.stats import Interval
+from paceline.compose import compose
+from paceline.errors import PacelineError
+from paceline.jobs.measure import machine
+from paceline.record import Record
+from paceline.report.standing import Standing, contender, cores_of, fields_of, group, setting
+from paceline.report.store import Store
+from paceline.run import Run
+
+# ResNet-50 as far as a CPU goes; a worker has one thread, alone too, so that one worker is the baseline of several.
+SMALL: dict[str, Any] = {
+    "model": "resnet50",
+    "image_size": 64,
+    "batch_size": 16,
+    "threads": 1,
+    "steps": 5,
+    "repeats": 5,
+    "warmup": 2,
+}
+UNMEASURED = "no record yet; --measure makes one"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One published figure, and the run that answers it here or the reason why none does.
+
+    base is the name of the row that `ratio` compares with; an efficiency is divided by the number of workers too.
+    """
+
+    name: str
+    rate: float | None = None
+    ratio: float | None = None
+    run: Run | None = None
+    reason: str = ""
+    base: str | None = None
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A published table. `ratio` says what the ratio is called; `here` how the run here differs from theirs."""
+
+    title: str
+    rows: tuple[Row, ...]
+    ratio: str = "speed-up"
+    here: str = ""
+    unit: str = "img"
+    per_worker: bool = False
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What stands beside one published figure."""
+
+    row: Row
+    standing: Standing | None = None
+    ratio: Interval | None = None
+    reason: str = ""
+
+    @property
+    def state(self) -> str:
+        """measured, replayed, forecast or empty."""
+        return "empty" if self.standing is None else self.standing.kind
+
+    @property
+    def record(self) -> Record | None:
+        return None if self.standing is None else self.standing.last
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A sheet with its cells."""
+
+    sheet: Sheet
+    cells: tuple[Cell, ...]
+
+    def find(self, name: str) -> Cell | None:
+        return next((cell for cell in self.cells if cell.row.name == name), None)
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """Everything that reproducing one published benchmark shows."""
+
+    name: str
+    published: dict[str, Any]
+    sheets: tuple[Filled, ...]
+    judged: tuple[str, ...] = ()
+    facts: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+    def missing(self) -> Iterator[Run]:
+        """Runs that could fill an empty cell, each once."""
+        runs = [c.row.run for s in self.sheets for c in s.cells if c.standing is None and c.row.run is not None]
+        yield from {key_of(run): run for run in runs if not problem_of(run)}.values()
+
+
+def key_of(run: Run, on: int | None = None) -> Any:
+    """Runs with the same key answer the same question, whatever their length; `on` is the number of cores."""
+    return contender(run), run.workers, run.nodes, setting(run, on or cores())
+
+
+def problem_of(run: Run) -> str:
+    """Why this run cannot be done here, in one line; nothing if it can."""
+    try:
+        compose(run, machine())
+    except PacelineError as problem:
+        return str(problem).splitlines()[0].partition(". try: ")[0]
+    return ""
+
+
+def fill(sheet: Sheet, store: Store) -> Filled:
+    found: dict[Any, list[Record]] = {}
+    for stored in store.records:
+        if fields_of([stored.record]):
+            found.setdefault(key_of(stored.record.run, cores_of(stored.record)), []).append(stored.record)
+    standings = {row.name: _standing(row, found) for row in sheet.rows}
+    return Filled(sheet, tuple(_cell(sheet, row, standings) for row in sheet.rows))
+
+
+def _standing(row: Row, found: dict[Any, list[Record]]) -> Standing | None:
+    records = [] if row.run is None else found.get(key_of(row.run), [])
+    if not records:
+        return None
+    best = next((kind for kind in ("measured", "replayed", "forecast") if any(r.kind == kind for r in records)), "")
+    chosen = tuple(sorted((r for r in records if r.kind == best), key=lambda r: (r.time, r.id)))
+    run = chosen[0].run
+    return Standing(contender(run), run.workers, best, group(run), chosen)
+
+
+def _cell(sheet: Sheet, row: Row, standings: dict[str, Standing | None]) -> Cell:
+    standing = standings[row.name]
+    if standing is None:
+        reason = row.reason or (problem_of(row.run) if row.run else "") or UNMEASURED
+        return Cell(row, reason=reason)
+    base = standings.get(row.base) if row.base else None
+    if base is None:
+        return Cell(row, standing)
+    ratio = Interval(1.0, None, None) if base is standing else standing.against(base)
+    return Cell(row, standing, _divided(ratio, standing.workers / base.workers) if sheet.per_worker else ratio)
+
+
+def _divided(ratio: Interval, by: float) -> Interval:
+    low, high = (None if side is None else side / by for side in (ratio.low, ratio.high))
+    return Interval(ratio.centre / by, low, high, ratio.confidence)
+
+
+# what a run here can ask for ------------------------------------------------------------------------
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def too_many(workers: int) -> str:
+    """Why a number of workers is not measured here; nothing if it is."""
+    return "" if workers <= cores() else f"{workers} workers would share the {cores()} cores of this machine"
+
+
+def has_source(word: str) -> bool:
+    return word in sources.MENU.names()

@@ -1,0 +1,74 @@
+"""Pieces of HTML. Whatever came from a record is escaped here and nowhere else."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable
+from html import escape
+
+from paceline.report.palette import themed
+from paceline.report.plots import NARROW, WIDE, Figure, to_svg
+from paceline.report.tables import Table
+
+
+def tag(name: str, content: str, **attributes: str) -> str:
+    """An element; `content` is HTML. Attribute names lose a trailing underscore: class_ is class."""
+    written = "".join(f' {key.rstrip("_").replace("_", "-")}="{escape(value)}"' for key, value in attributes.items())
+    return f"<{name}{written}>{content}</{name}>"
+
+
+def text(name: str, content: str, **attributes: str) -> str:
+    """An element around plain text."""
+    return tag(name, escape(content), **attributes)
+
+
+def table(values: Table) -> str:
+    head = "".join(text("th", cell, scope="col") for cell in values.head)
+    rows = "".join(tag("tr", _row(row)) for row in values.rows)
+    inner = tag("thead", tag("tr", head)) + tag("tbody", rows)
+    return tag("div", tag("table", inner), class_="scroll")
+
+
+def _row(cells: Iterable[str]) -> str:
+    first, *rest = cells
+    return text("th", first, scope="row") + "".join(text("td", cell) for cell in rest)
+
+
+def figure(chart: Figure, title: str | None = None) -> str:
+    """The chart at two widths, what it says, and the table behind it."""
+    drawings = [drawing(chart, width, kind) for width, kind in ((WIDE, "wide"), (NARROW, "narrow"))]
+    behind = tag("details", text("summary", "Table") + table(chart.table))
+    heading = text("h3", title or chart.title)
+    return tag("figure", heading + "".join(drawings) + behind)
+
+
+_numbers = itertools.count()
+
+
+def drawing(chart: Figure, width: int, kind: str) -> str:
+    svg = slim(themed(to_svg(chart.at(width))))
+    return tag("div", named(svg, chart.title, chart.says), class_=f"chart {kind}")
+
+
+def named(svg: str, title: str, says: str) -> str:
+    """The SVG with a title and a description of its own, ids that are unique in the page, and hover texts."""
+    number = next(_numbers)
+    head = f'<title id="t{number}">{escape(title)}</title><desc id="d{number}">{escape(says)}</desc>'
+    svg = re.sub(r"clip(\d+)", rf"c{number}-\1", svg)
+    labels = f' role="img" aria-labelledby="t{number} d{number}"'
+    return re.sub(r"<svg([^>]*)>", lambda found: f"<svg{found[1]}{labels}>{head}", svg, count=1)
+
+
+_MARK = re.compile(r'<path aria-label="([^"]*)"([^>]*?)(?:/>|></path>)')
+_QUIET = re.compile(r' (?:role="[^"]*"|aria-roledescription="[^"]*"|aria-hidden="[^"]*"|pointer-events="none")')
+_FONT = re.compile(r' (?:font-family="[^"]*"|xmlns:xlink="[^"]*"|version="1.1"|opacity="1"|class="mark[^"]*")')
+_EMPTY = re.compile(r'<path class="background"[^>]*/>|<path class="foreground"[^>]*/>|<g></g>')
+_LABELS = re.compile(r' aria-label="[^"]*"')
+
+
+def slim(svg: str) -> str:
+    """Marks tell their values on hover; roles of the parts go, because the whole is one picture with a table."""
+    svg = _FONT.sub("", svg)
+    svg = _MARK.sub(lambda found: f"<path{found[2]}><title>{found[1]}</title></path>", svg)
+    return _EMPTY.sub("", _LABELS.sub("", _QUIET.sub("", svg)))

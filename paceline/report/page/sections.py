@@ -1,0 +1,267 @@
+"""What stands on the page, from top to bottom; a section with nothing to show is left out."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from paceline.compose import axes_of
+from paceline.errors import PacelineError
+from paceline.record import Record
+from paceline.report import plots, tables
+from paceline.report.page.html import figure, table, tag, text
+from paceline.report.plots import Figure
+from paceline.report.standing import CHANGES, SAME, Field, Standing, failed
+from paceline.report.store import Skipped
+from paceline.report.trace import Events, one_step
+from paceline.report.verdict import headline, leaders, sentences, share
+from paceline.topologies.drawing import LARGEST, draw
+
+RanksOfRecord = Mapping[str, Sequence[Events]]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The figures of one field, section by section."""
+
+    field: Field
+    same: list[tuple[int, Figure]]
+    changes: list[tuple[int, Figure]]
+    scaling: Figure | None
+    breakdown: list[tuple[int, Figure]]
+    traffic: list[tuple[int, Figure]]
+    curves: list[tuple[int, Figure]]
+    timelines: list[Figure]
+
+    def figures(self) -> Iterator[Figure]:
+        for name in ("same", "changes", "breakdown", "traffic", "curves"):
+            yield from (shown for _, shown in getattr(self, name))
+        yield from ([self.scaling] if self.scaling else [])
+        yield from self.timelines
+
+
+def draw_field(field: Field, events: RanksOfRecord) -> Drawn:
+    worlds = field.worlds if len(field.worlds) == 1 else [n for n in field.worlds if len(field.at(n)) > 1]
+    worlds = worlds or field.worlds[-1:]
+    return Drawn(
+        field=field,
+        same=_throughputs(field, worlds, SAME),
+        changes=_throughputs(field, worlds, CHANGES),
+        scaling=plots.scaling(field),
+        breakdown=_each(worlds, lambda n: plots.breakdown(field.at(n), n)),
+        traffic=_each(worlds, lambda n: plots.traffic(field.at(n), n)),
+        curves=[*_each(worlds, lambda n: _loss(field, n)), *_each(worlds, lambda n: _accuracy(field, n))],
+        timelines=[shown for standing in field.at(worlds[-1]) if (shown := _timeline(standing, events))],
+    )
+
+
+def _each(worlds: Sequence[int], make: Any) -> list[tuple[int, Figure]]:
+    return [(workers, found) for workers in worlds if (found := make(workers)) is not None]
+
+
+def _throughputs(field: Field, worlds: Sequence[int], group: str) -> list[tuple[int, Figure]]:
+    shown = []
+    for workers in worlds:
+        standings = field.at(workers, group)
+        if standings:
+            top = max(s.rate.high or s.rate.centre for s in field.at(workers))
+            shown.append((workers, plots.throughput(field, standings, workers, top)))
+    return shown
+
+
+def _loss(field: Field, workers: int) -> Figure | None:
+    standings = field.at(workers)
+    return plots.curves(standings, [s.last.loss for s in standings], "loss", workers)
+
+
+def accuracy_of(record: Record) -> list[float]:
+    """The accuracy after each evaluation, where the record has one."""
+    found = getattr(record, "accuracy", None) or []
+    return [float(entry["value"]) for entry in found if isinstance(entry, dict) and "value" in entry]
+
+
+def _accuracy(field: Field, workers: int) -> Figure | None:
+    standings = field.at(workers)
+    return plots.curves(standings, [accuracy_of(s.last) for s in standings], "accuracy", workers)
+
+
+def _timeline(standing: Standing, events: RanksOfRecord) -> Figure | None:
+    for record in reversed(standing.records):
+        if record.id in events:
+            return plots.timeline(standing, one_step(events[record.id]))
+    return None
+
+
+# the page -------------------------------------------------------------------------------------------
+
+
+def hero(fields: Sequence[Field], records: Sequence[Record], title: str) -> str:
+    """The answer first."""
+    first = fields[0] if fields else None
+    said = headline(first) if first else "No run in this report has a rate."
+    lines = "".join(text("p", sentence) for sentence in sentences(first)) if first else ""
+    what = text("p", f"{title} · {first.title}" if first else title, class_="eyebrow")
+    return tag("header", what + text("h1", said) + tag("div", lines, class_="lead") + _tiles(first, records))
+
+
+def _tiles(field: Field | None, records: Sequence[Record]) -> str:
+    tiles = []
+    if field is not None:
+        most = field.worlds[-1]
+        best = next(iter(leaders(field)), field.at(most)[-1])
+        low, high = best.rate.low, best.rate.high
+        error = "" if low is None or high is None else f"{max(0.0, low):,.0f} to {high:,.0f}"
+        tiles.append((f"{best.rate.centre:,.0f}", f"{field.unit}/s, {best.label}", error))
+        for name in ("ddp", "limit"):
+            other = field.find(name, most)
+            if other is not None and other is not best:
+                ratio = best.against(other)
+                tiles.append((f"{100 * ratio.centre:.0f} %", f"of {name}", share(ratio).partition(" % ")[2]))
+    unsteady = sum(record.verdict == "unsteady" for record in records)
+    tiles.append((str(len(records)), f"run{'s' * (len(records) != 1)}", f"{unsteady} unsteady" if unsteady else ""))
+    return tag("div", "".join(_tile(*tile) for tile in tiles), class_="tiles")
+
+
+def _tile(value: str, what: str, detail: str) -> str:
+    return tag("div", text("b", value) + text("span", what) + (text("small", detail) if detail else ""))
+
+
+def body(drawn: Drawn, lead: str) -> Iterator[str]:
+    """The sections of one field."""
+    field = drawn.field
+    if lead:
+        yield tag("h2", "", class_="rule") + text("h2", lead, class_="field")
+    if drawn.same:
+        note = "Strategies that end where all-reduce ends, up to rounding. Only these compete for the verdict."
+        yield section("Same result as all-reduce", note, _figures(drawn.same, field))
+    if drawn.changes:
+        note = "These send less or later and reach another model. Compare accuracy, not only speed."
+        yield section("Changes convergence", note, _figures(drawn.changes, field))
+    if drawn.scaling:
+        note = "Rate against the number of workers. The dotted line is one worker's rate times the number of workers."
+        yield section("Scaling", note, figure(drawn.scaling, "Workers against rate"))
+    if drawn.breakdown:
+        note = "Parts add up to the step. Exposed is time spent waiting for other ranks after backward."
+        yield section("Where a step goes", note, _figures(drawn.breakdown, field))
+    if drawn.timelines:
+        note = "One recorded step: what each rank computed above, what it had under way below."
+        shown = "".join(figure(f, s) for f, s in _timelines(drawn))
+        yield section("Timeline of a step", note, shown)
+    if drawn.traffic:
+        note = "Counted where bytes arrive. What DDP moves is not counted."
+        yield section("Bytes per step", note, _figures(drawn.traffic, field))
+    if drawn.curves:
+        note = "Mean over ranks of the last start of each contender. Short runs say little about convergence."
+        yield section("Loss and accuracy", note, "".join(figure(f, f"{f.title}, {_on(n)}") for n, f in drawn.curves))
+    yield from topologies(field)
+
+
+def _figures(figures: Sequence[tuple[int, Figure]], field: Field) -> str:
+    return "".join(figure(shown, f"{field.run.model}, {_on(workers)}") for workers, shown in figures)
+
+
+def _on(workers: int) -> str:
+    return f"{workers} worker{'s' * (workers != 1)}"
+
+
+def _timelines(drawn: Drawn) -> Iterator[tuple[Figure, str]]:
+    for shown in drawn.timelines:
+        yield shown, shown.says.removesuffix(".")
+
+
+def topologies(field: Field) -> Iterator[str]:
+    found: dict[str, str] = {}
+    for standing in field.standings:
+        run = standing.first.run
+        try:
+            topology = None if run.reference else axes_of(run).topology
+            size = run.cluster.size
+            if topology is not None and 1 < size <= LARGEST:
+                found.setdefault(f"{topology} on {size} ranks", draw(topology, size, 0, run.cluster.count))
+        except PacelineError:
+            continue
+    if found:
+        pictures = "".join(
+            tag("figure", text("h3", name) + _inline(svg, k)) for k, (name, svg) in enumerate(found.items())
+        )
+        yield section("Topologies", "Who mixes with whom.", tag("div", pictures, class_="pictures"))
+
+
+def _inline(svg: str, number: int) -> str:
+    """Drawings bring a style of their own for both papers; here the page's theme decides."""
+    svg = re.sub(r"<style>.*?</style>", "", svg, flags=re.S)
+    return (
+        svg.replace('"title"', f'"topology{number}"')
+        .replace("#tip", f"#tip{number}")
+        .replace('"tip"', f'"tip{number}"', 1)
+    )
+
+
+def section(title: str, note: str, content: str) -> str:
+    slug = re.sub(r"[^a-z]+", "-", title.lower())
+    return tag("section", text("h2", title) + text("p", note, class_="note") + content, id=slug)
+
+
+def runs(records: Sequence[Record]) -> str:
+    shown = table(tables.runs(records))
+    commands: dict[str, list[Record]] = {}
+    for record in records:
+        commands.setdefault(record.text, []).append(record)
+    blocks = "".join(_command(line, found) for line, found in commands.items())
+    note = "Every run with the exact command that does it again."
+    return section("Runs", note, blocks + tag("details", text("summary", f"All {len(records)} runs") + shown))
+
+
+def _command(line: str, records: Sequence[Record]) -> str:
+    button = text("button", "Copy", type="button", class_="copy")
+    kind = "" if records[0].kind == "measured" else text("span", records[0].kind, class_="badge")
+    count = text("small", f"{len(records)} run{'s' * (len(records) != 1)}")
+    return tag("div", tag("pre", tag("code", _unbroken(line))) + kind + count + button, class_="command")
+
+
+def _unbroken(line: str) -> str:
+    """Words of a command that stay in one line each, unless they are long."""
+    return " ".join(escape(word) if len(word) > 36 else text("span", word) for word in line.split(" "))
+
+
+def notes(records: Sequence[Record], skipped: Sequence[Skipped]) -> Iterator[str]:
+    lines = list(dict.fromkeys(note for record in records for note in record.notes))
+    lines += [f"{_incident(incident)} ({record.id})" for record in records for incident in record.incidents]
+    lines += [f"{record.id} failed: {record.text}" for record in failed(records)]
+    lines += [
+        f"{record.id} is unsteady: its repeats do not agree" for record in records if record.verdict == "unsteady"
+    ]
+    lines += [f"{skip.path} was left out: {skip.why}" for skip in skipped]
+    if lines:
+        shown = lines if len(lines) <= 12 else [*lines[:12], f"and {len(lines) - 12} more, in the records"]
+        items = tag("ul", "".join(text("li", line) for line in shown))
+        yield section("Notes", "What a reader should know about these runs.", items)
+
+
+def _incident(incident: dict[str, Any]) -> str:
+    what = str(incident.get("what") or json.dumps(incident))
+    return f"{what}: {incident['count']}" if "count" in incident else what
+
+
+def environments(records: Sequence[Record]) -> str:
+    """The stacks of all runs; usually one."""
+    stacks: dict[str, dict[str, Any]] = {json.dumps(r.environment, sort_keys=True): r.environment for r in records}
+    blocks = []
+    for stack in stacks.values():
+        rows = tuple(
+            (key.replace("_", " "), _fact(key, value)) for key, value in stack.items() if value not in ({}, "")
+        )
+        blocks.append(table(tables.Table(("fact", "value"), rows)))
+    return section(
+        "Machine", "What these runs ran on.", tag("details", text("summary", "Machine and versions") + "".join(blocks))
+    )
+
+
+def _fact(key: str, value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {version}" for name, version in value.items())
+    return f"{value / 1e9:.1f} GB" if key == "memory" and isinstance(value, int) else str(value)

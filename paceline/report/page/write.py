@@ -1,0 +1,116 @@
+"""Records in, one HTML file out.
+
+The page may load nothing: its policy (a meta element) lets it use its own styles, scripts and pictures only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+
+from paceline._version import VERSION
+from paceline.record import Record, write
+from paceline.report.page import sections
+from paceline.report.page.html import tag, text
+from paceline.report.page.sections import Drawn, RanksOfRecord, draw_field
+from paceline.report.palette import DARK, LIGHT, variables
+from paceline.report.plots import WIDE, to_png, to_svg
+from paceline.report.standing import fields_of
+from paceline.report.store import Skipped, Stored, read_events
+
+TITLE = "paceline report"
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+
+
+def write_report(
+    records: Sequence[Record],
+    path: Path,
+    title: str = TITLE,
+    *,
+    events: RanksOfRecord | None = None,
+    skipped: Sequence[Skipped] = (),
+    charts: Path | None = None,
+) -> Path:
+    """Write the page of these records, and its charts as PNG and SVG into `charts` if that is given.
+
+    `events` holds, by id of a record, the events of each of its ranks; if they are not given, event files are looked
+    for where the page is written. Without events there is no timeline.
+    """
+    seen = beside(records, path.parent) if events is None else events
+    drawn = [draw_field(field, seen) for field in fields_of(records)]
+    write(path, page(drawn, records, title, skipped))
+    if charts is not None:
+        write_charts(drawn, charts)
+    return path
+
+
+def beside(records: Sequence[Record], folder: Path) -> RanksOfRecord:
+    """The events of those records whose event file lies in this folder."""
+    stored = [Stored(record, folder / "record.json") for record in records]
+    return {entry.record.id: ranks for entry in stored if (ranks := read_events(entry.events_path))}
+
+
+def page(drawn: Sequence[Drawn], records: Sequence[Record], title: str, skipped: Sequence[Skipped]) -> str:
+    fields = [shown.field for shown in drawn]
+    several = len(fields) > 1
+    parts = [sections.hero(fields, records, title)]
+    for shown in drawn:
+        parts += sections.body(shown, shown.field.title if several else "")
+    parts += [sections.runs(records), *sections.notes(records, skipped), sections.environments(records)]
+    main = tag("main", _bar() + "".join(parts) + _foot())
+    return "\n".join(
+        ["<!doctype html>", f'<html lang="en">{_head(title)}', tag("body", main + _script()), "</html>", ""]
+    )
+
+
+def _head(title: str) -> str:
+    """The page's own style; an explicit choice of theme wins over the system's."""
+    light, dark = variables(LIGHT), variables(DARK)
+    style = "\n".join(
+        [
+            f":root {{ color-scheme: light; {light} }}",
+            f"@media (prefers-color-scheme: dark) {{ :root:not([data-theme=light]) {{ color-scheme: dark; {dark} }} }}",
+            f":root[data-theme=dark] {{ color-scheme: dark; {dark} }}",
+            _part("style.css"),
+        ]
+    )
+    return (
+        '<head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        f'<link rel="icon" href="data:,"><title>{escape(title)}</title><style>{style}</style></head>'
+    )
+
+
+def _part(name: str) -> str:
+    return (files("paceline.report.page") / name).read_text()
+
+
+def _script() -> str:
+    return f"<script>{_part('script.js')}</script>"
+
+
+def _bar() -> str:
+    mark = text("span", "paceline", class_="mark")
+    button = text("button", "Theme", type="button", id="theme", aria_label="Switch between light and dark")
+    return tag("div", mark + button, class_="bar")
+
+
+def _foot() -> str:
+    told = f"Made by paceline {VERSION} from records alone. This file loads nothing and works offline."
+    return tag("footer", text("p", told))
+
+
+def write_charts(drawn: Sequence[Drawn], folder: Path) -> list[Path]:
+    """Every chart as SVG and PNG, named after what it shows."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for number, shown in enumerate(drawn):
+        for figure in shown.figures():
+            stem = figure.name if len(drawn) == 1 else f"{number + 1}-{figure.name}"
+            spec = figure.at(WIDE)
+            write(folder / f"{stem}.svg", to_svg(spec))
+            (folder / f"{stem}.png").write_bytes(to_png(spec))
+            written += [folder / f"{stem}.svg", folder / f"{stem}.png"]
+    return written

@@ -1,0 +1,68 @@
+"""Colors by meaning, on light and on dark paper. Pairs that meet in a chart differ in lightness too.
+
+A chart is drawn once, with the light colors; in the page each becomes a variable that follows the theme.
+"""
+
+from __future__ import annotations
+
+import re
+
+LIGHT = {
+    "paper": "#ffffff",
+    "ink": "#1b2129",
+    "soft": "#5a6572",
+    "grid": "#e4e8ed",
+    "limit": "#b4bec9",
+    "reference": "#7d8996",
+    "same": "#0a66c2",
+    "changes": "#c2620c",
+    "data": "#8d5fb8",
+    "forward": "#74b8ea",
+    "backward": "#0b57a4",
+    "exposed": "#d9480f",
+    "update": "#12866a",
+    "other": "#c3cad2",
+    "flight": "#c08a00",
+    "series1": "#0a67c3",
+    "series2": "#c2630d",
+    "series3": "#12876b",
+    "series4": "#9c3587",
+    "series5": "#6a7500",
+    "series6": "#41505f",
+}
+DARK = {
+    "paper": "#12171d",
+    "ink": "#e9eef4",
+    "soft": "#9aa7b4",
+    "grid": "#29313a",
+    "limit": "#56616d",
+    "reference": "#8b98a6",
+    "same": "#5aa9f5",
+    "changes": "#f0a04b",
+    "data": "#b795de",
+    "forward": "#9bd0f5",
+    "backward": "#3f8ede",
+    "exposed": "#ff7c4d",
+    "update": "#3fc39f",
+    "other": "#4a5561",
+    "flight": "#e3b945",
+    "series1": "#5baaf6",
+    "series2": "#f1a14c",
+    "series3": "#40c4a0",
+    "series4": "#dd86cb",
+    "series5": "#bcc74b",
+    "series6": "#a9b5c1",
+}
+PARTS = ("data", "forward", "backward", "exposed", "update", "other")
+SERIES = tuple(name for name in LIGHT if name.startswith("series"))
+_HEX = re.compile("|".join(map(re.escape, LIGHT.values())))
+_NAMES = {value: name for name, value in LIGHT.items()}
+
+
+def themed(svg: str) -> str:
+    """The drawing with variables instead of colors."""
+    return _HEX.sub(lambda match: f"var(--{_NAMES[match[0]]})", svg)
+
+
+def variables(colors: dict[str, str]) -> str:
+    return " ".join(f"--{name}: {value};" for name, value in colors.items())

@@ -1,0 +1,209 @@
+"""Records put side by side: a standing is one contender in one setting, with all its repeats.
+
+setting (model, batch, ...)  x  workers  x  contender  ->  rate with its interval
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from paceline.bench.ratios import unpaired_ratio
+from paceline.bench.stats import Interval, mean_interval, ratio_interval
+from paceline.compose import axes_of
+from paceline.errors import PacelineError
+from paceline.record import Record
+from paceline.run import Run
+from paceline.strategies import STRATEGIES
+
+AXES = ("rule", "exchange", "topology", "schedule", "compress", "membership")
+# What does not change the question that a run answers.
+_ASIDE = {"strategy", *AXES, "comm", "nodes", "workers", "seed", "steps", "epochs", "warmup", "repeats", "deadline"}
+_SHOWN = {"threads", "model", "image_size", "sequence_length", "batch_size", "global_batch", "accumulate"}
+SAME, CHANGES = "same result as all-reduce", "changes convergence"
+
+
+def contender(run: Run) -> str:
+    """The strategy as people name it, with the axes that were given beside it."""
+    given = [str(getattr(run, axis)) for axis in AXES if getattr(run, axis) is not None]
+    words = ([run.strategy] if run.strategy else []) + given
+    name = " + ".join(words) or "allreduce"
+    return name if run.comm == "auto" else f"{name} over {run.comm}"
+
+
+def group(run: Run) -> str:
+    """Whether a run ends where all-reduce ends; what this version does not know counts as a change."""
+    if run.reference:
+        return SAME
+    plain = not any(getattr(run, axis) for axis in AXES)
+    if plain and (run.strategy is None or run.strategy in STRATEGIES):
+        return SAME if STRATEGIES[run.strategy or "allreduce"].same_result else CHANGES
+    try:
+        axes = axes_of(run)
+    except PacelineError:
+        return CHANGES
+    same = axes.rule.leaves == "backward" and axes.exchange.consensus and axes.compressor.loss != "lossy"
+    return SAME if same else CHANGES
+
+
+def setting(run: Run, cores: int) -> tuple[tuple[str, Any], ...]:
+    """Everything that contenders of one race have in common; threads of a worker as they come out on these cores."""
+    values = {k: v for k, v in run.model_dump().items() if k not in _ASIDE}
+    values["batch_size"], values["global_batch"] = run.per_worker, None
+    values["threads"] = run.threads or max(1, cores // max(1, run.workers))
+    return tuple(sorted((key, str(value)) for key, value in values.items()))
+
+
+def spoken_setting(run: Run) -> str:
+    """The setting in words, as short as it can be."""
+    parts = [run.model]
+    if run.image_size:
+        parts.append(f"{run.image_size} x {run.image_size}")
+    if run.sequence_length:
+        parts.append(f"{run.sequence_length} tokens")
+    parts.append(f"batch {run.per_worker} per worker")
+    if run.accumulate > 1:
+        parts.append(f"{run.accumulate} backwards per update")
+    rest = run.model_dump(exclude=_ASIDE | _SHOWN, exclude_defaults=True)
+    return ", ".join(parts + [f"{k.replace('_', ' ')} {v}" for k, v in rest.items()])
+
+
+def rate_of(record: Record) -> float | None:
+    """Samples per second of the whole job, or None of a run that failed."""
+    total = record.rate.get("total") or {}
+    value = total.get("mean", total.get("median"))
+    return float(value) if value else None
+
+
+def cores_of(record: Record) -> int:
+    return int(record.environment.get("cores") or 1)
+
+
+def inside(record: Record) -> list[float]:
+    """The rate of every repeat inside one set of processes."""
+    total = record.rate.get("total") or {}
+    values = total.get("repeats") or []
+    return [float(value) for value in values if value]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What one contender showed with one number of workers; `records` are fresh starts, oldest first."""
+
+    name: str
+    workers: int
+    kind: str
+    group: str
+    records: tuple[Record, ...]
+
+    @property
+    def first(self) -> Record:
+        return self.records[0]
+
+    @property
+    def last(self) -> Record:
+        return self.records[-1]
+
+    @property
+    def label(self) -> str:
+        """Its name; what was not measured always says so."""
+        return self.name if self.kind == "measured" else f"{self.name} ({self.kind})"
+
+    @property
+    def is_reference(self) -> bool:
+        return self.first.run.reference is not None
+
+    @cached_property
+    def rates(self) -> list[float]:
+        return [rate for record in self.records if (rate := rate_of(record)) is not None]
+
+    @cached_property
+    def rate(self) -> Interval:
+        """Over fresh starts; of a single start, over the repeats inside it."""
+        if len(self.rates) > 1:
+            return mean_interval(self.rates)
+        total = self.first.rate["total"]
+        return Interval(self.rates[0], total.get("low"), total.get("high"), total.get("confidence", 0.95))
+
+    @property
+    def over(self) -> str:
+        """What the interval is over."""
+        count = len(self.rates)
+        return f"{count} fresh starts" if count > 1 else f"{len(inside(self.first)) or 1} repeats of one start"
+
+    def against(self, other: Standing) -> Interval:
+        """The ratio of rates; round by round where both have the same number of starts."""
+        if len(self.rates) == len(other.rates) > 1:
+            return ratio_interval(self.rates, other.rates)
+        return unpaired_ratio(self.samples, other.samples)
+
+    @property
+    def samples(self) -> list[float]:
+        return self.rates if len(self.rates) > 1 else inside(self.first) or self.rates
+
+
+@dataclass(frozen=True)
+class Field:
+    """All contenders that answered the same question, with any number of workers."""
+
+    standings: tuple[Standing, ...]
+
+    @property
+    def run(self) -> Run:
+        return self.standings[0].first.run
+
+    @property
+    def title(self) -> str:
+        return spoken_setting(self.run)
+
+    @property
+    def unit(self) -> str:
+        return self.standings[0].first.unit
+
+    @property
+    def worlds(self) -> list[int]:
+        return sorted({standing.workers for standing in self.standings})
+
+    def at(self, workers: int, group: str | None = None) -> list[Standing]:
+        return [s for s in self.standings if s.workers == workers and group in (None, s.group)]
+
+    def find(self, name: str, workers: int) -> Standing | None:
+        return next((s for s in self.at(workers) if s.name == name), None)
+
+    @property
+    def baseline(self) -> Standing | None:
+        """One worker; strategies hardly differ there, and all-reduce is the plainest."""
+        alone = sorted(self.at(1), key=lambda s: (s.kind != "measured", s.is_reference, s.name != "allreduce"))
+        return alone[0] if alone else None
+
+
+def fields_of(records: Iterable[Record]) -> list[Field]:
+    """Records sorted into fields and standings; failed runs have no rate and are in none."""
+    found: dict[Any, dict[Any, list[Record]]] = {}
+    for record in sorted(records, key=lambda record: (record.time, record.id)):
+        if rate_of(record) is None or record.verdict == "failed":
+            continue
+        key = (contender(record.run), record.workers, record.kind)
+        found.setdefault((setting(record.run, cores_of(record)), record.unit), {}).setdefault(key, []).append(record)
+    fields = [Field(_standings(by_contender)) for by_contender in found.values()]
+    return sorted(fields, key=lambda field: -len(field.standings))
+
+
+def _standings(found: dict[Any, list[Record]]) -> tuple[Standing, ...]:
+    standings = [
+        Standing(name, workers, kind, group(records[0].run), tuple(records))
+        for (name, workers, kind), records in found.items()
+    ]
+    return tuple(sorted(standings, key=lambda s: (s.workers, s.group != SAME, _place(s))))
+
+
+def _place(standing: Standing) -> tuple[int, float]:
+    """References first, then the fastest first."""
+    order = {"limit": 0, "ddp": 1}.get(standing.name, 2)
+    return order, -standing.rate.centre
+
+
+def failed(records: Sequence[Record]) -> list[Record]:
+    return [record for record in records if record.verdict == "failed" or rate_of(record) is None]

@@ -1,0 +1,127 @@
+"""The numbers behind every chart, as rows of text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from paceline.bench.stats import Interval
+from paceline.record import Record
+from paceline.report.palette import PARTS
+from paceline.report.standing import Field, Standing, contender, rate_of
+from paceline.report.trace import Span
+
+
+@dataclass(frozen=True)
+class Table:
+    """The first column names the row; the others are numbers."""
+
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def throughput(field: Field, standings: Sequence[Standing]) -> Table:
+    head = ("contender", f"{field.unit}/s", "low", "high", "of ddp", "of limit", "interval over")
+    return Table(head, tuple(_throughput(field, standing) for standing in standings))
+
+
+def _throughput(field: Field, standing: Standing) -> tuple[str, ...]:
+    rate = standing.rate
+    ratios = [_ratio(standing, field.find(name, standing.workers)) for name in ("ddp", "limit")]
+    return (standing.label, *_interval(rate, ",.1f"), *ratios, standing.over)
+
+
+def _ratio(standing: Standing, other: Standing | None) -> str:
+    if other is None:
+        return "-"
+    if other is standing:
+        return "1"
+    return plain(standing.against(other))
+
+
+def plain(interval: Interval, digits: int = 2) -> str:
+    """1.06 [1.02, 1.10], or the centre alone where one number cannot tell."""
+    if interval.low is None or interval.high is None:
+        return f"{interval.centre:.{digits}f}"
+    return f"{interval.centre:.{digits}f} [{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
+
+
+def _interval(interval: Interval, form: str) -> tuple[str, str, str]:
+    sides = (interval.centre, None if interval.low is None else max(0.0, interval.low), interval.high)
+    centre, low, high = ("-" if side is None else format(side, form) for side in sides)
+    return centre, low, high
+
+
+def scaling(field: Field) -> Table:
+    base = field.baseline
+    rows = []
+    for standing in field.standings:
+        speedup = None if base is None else standing.against(base)
+        share = "-" if speedup is None else f"{100 * speedup.centre / standing.workers:.0f} %"
+        told = "-" if speedup is None else plain(speedup)
+        rows.append((standing.label, str(standing.workers), *_interval(standing.rate, ",.1f"), told, share))
+    head = ("contender", "workers", f"{field.unit}/s", "low", "high", "speed-up", "efficiency")
+    return Table(head, tuple(rows))
+
+
+def mean_parts(standing: Standing) -> dict[str, float]:
+    """Seconds of each part, over all starts that told them."""
+    told = [record.breakdown for record in standing.records if record.breakdown.get("step")]
+    names = (*PARTS, "step")
+    return {name: sum(parts.get(name, 0.0) for parts in told) / len(told) for name in names} if told else {}
+
+
+def breakdown(standings: Sequence[Standing]) -> Table:
+    rows = []
+    for standing in standings:
+        parts = mean_parts(standing)
+        cells = [f"{parts[name] * 1e3:.1f}" for name in (*PARTS, "step")]
+        rows.append((standing.label, *cells, f"{100 * parts['exposed'] / parts['step']:.1f} %"))
+    return Table(("contender", *(f"{name} ms" for name in (*PARTS, "step")), "waiting"), tuple(rows))
+
+
+def received(record: Record) -> float | None:
+    """Bytes that a worker gets per step; what DDP moves is not counted by us."""
+    counted = record.bytes.get("received_per_step")
+    if record.run.strategy == "ddp" or not counted:
+        return None
+    return float(sum(counted)) / len(counted)
+
+
+def traffic(standings: Sequence[Standing]) -> Table:
+    rows = []
+    for standing in standings:
+        last = standing.last
+        nbytes, chunks = received(last), last.plan.get("chunks")
+        counted = "not counted" if nbytes is None else f"{nbytes:,.0f}"
+        rows.append((standing.label, counted, str(chunks or "-"), last.comm))
+    return Table(("contender", "bytes received per worker and step", "chunks", "comm"), tuple(rows))
+
+
+def curve(standings: Sequence[Standing], values: Sequence[Sequence[float]], what: str) -> Table:
+    rows = []
+    for standing, series in zip(standings, values, strict=True):
+        rows.append((standing.label, str(len(series)), f"{series[0]:.4g}", f"{min(series):.4g}", f"{series[-1]:.4g}"))
+    return Table(("contender", "points", f"first {what}", "lowest", "last"), tuple(rows))
+
+
+def timeline(spans: Sequence[Span]) -> Table:
+    """Time by lane and part; single chunks would make a long table."""
+    sums: dict[tuple[int, str, str], list[float]] = {}
+    for span in spans:
+        name = span.name if span.lane == "compute" else "chunks under way"
+        sums.setdefault((span.rank, span.lane, name), []).append(span.stop - span.start)
+    rows = tuple(
+        (f"rank {rank}", lane, name, str(len(found)), f"{sum(found) * 1e3:.2f}", f"{max(found) * 1e3:.2f}")
+        for (rank, lane, name), found in sums.items()
+    )
+    return Table(("rank", "lane", "part", "count", "ms in all", "longest ms"), rows)
+
+
+def runs(records: Sequence[Record]) -> Table:
+    rows = []
+    for record in records:
+        rate = rate_of(record)
+        told = "-" if rate is None else f"{rate:,.1f} {record.unit}/s"
+        rows.append((record.id, contender(record.run), str(record.workers), record.kind, told, record.verdict))
+    return Table(("id", "contender", "workers", "kind", "rate", "verdict"), tuple(rows))

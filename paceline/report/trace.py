@@ -1,0 +1,160 @@
+"""Spans of a step out of its events, and the same as a trace for Perfetto or chrome://tracing.
+
+compute        data | forward | backward | update | exposed | update
+communication            chunk 0 ======   chunk 1 =====
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from paceline.record import Record
+
+# A marker says what begins; what it begins lasts until the next marker of its rank.
+BEGINS = {
+    "data": "data",
+    "forward": "forward",
+    "backward": "backward",
+    "computed": "update",
+    "left": "exposed",
+    "waited": "update",
+    "updated": "other",
+    "end": None,
+}
+Events = Sequence[Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class Span:
+    """Something that took time on one rank; `lane` is compute or communication."""
+
+    rank: int
+    lane: str
+    name: str
+    start: float
+    stop: float
+    step: int
+
+
+def spans_of(rank: int, events: Events) -> list[Span]:
+    """What a rank computed, and what it had under way."""
+    return [*_compute(rank, events), *_communication(rank, events)]
+
+
+def _compute(rank: int, events: Events) -> Iterator[Span]:
+    marks = [event for event in events if event[1] in BEGINS]
+    for (start, kind, step, *_), (stop, follows, *_) in pairwise(marks):
+        name = BEGINS[kind]
+        # A backward that is followed by more data was one of several of an update.
+        if name is not None and not (kind == "computed" and follows == "data") and stop > start:
+            yield Span(rank, "compute", name, start, stop, step)
+
+
+def _communication(rank: int, events: Events) -> Iterator[Span]:
+    """A unit is under way from leaving until the engine has seen it there; lanes of a rule number chunks alike."""
+    flying: dict[Any, list[float]] = {}
+    for seconds, kind, step, what, phase in events:
+        key = (step, what, phase)
+        if kind == "leave":
+            flying.setdefault(key, []).append(seconds)
+        elif kind in ("arrived", "back") and flying.get(key):
+            name = f"chunk {what}" + (f", phase {phase}" if phase else "")
+            yield Span(rank, "communication", name, flying[key].pop(0), seconds, step)
+
+
+def one_step(ranks: Sequence[Events]) -> list[Span]:
+    """The spans of the second recorded step of every rank (the first may still be warming up)."""
+    starts = [[event[0] for event in events if event[1] == "data"] for events in ranks]
+    ends = [[event[0] for event in events if event[1] == "end"] for events in ranks]
+    if not ranks or not all(starts) or not all(ends):
+        return []
+    number = min(1, *(len(found) - 1 for found in ends)) if len(ends) > 1 else min(1, len(ends[0]) - 1)
+    closes = [found[number] for found in ends]
+    opens = [max((t for t in found if t < close), default=close) for found, close in zip(starts, closes, strict=True)]
+    begin, end = min(opens), max(closes)
+    spans = [span for rank, events in enumerate(ranks) for span in spans_of(rank, events)]
+    shown = [s for s in spans if opens[s.rank] <= s.start < closes[s.rank] and s.stop <= end]
+    return [Span(s.rank, s.lane, s.name, s.start - begin, s.stop - begin, s.step) for s in shown]
+
+
+def chrome_trace(record: Record, ranks: Sequence[Events]) -> dict[str, Any]:
+    """One process per rank, one thread for compute and one or more for what is under way at the same time."""
+    spans = [span for rank, events in enumerate(ranks) for span in spans_of(rank, events)]
+    zero = min((span.start for span in spans), default=0.0)
+    events: list[dict[str, Any]] = []
+    for rank in range(len(ranks)):
+        own = [span for span in spans if span.rank == rank]
+        threads = _threads(own)
+        events += _names(rank, record, max([0, *threads.values()]))
+        events += [_complete(span, threads[span], zero) for span in own]
+        events += [_instant(rank, event, zero) for event in ranks[rank] if event[1] == "ready"]
+    return {
+        "traceEvents": events,
+        "displayTimeUnit": "ms",
+        "otherData": {
+            "record": record.id,
+            "command": record.text,
+            "kind": record.kind,
+            "clock": record.clock or {"how": "not aligned: this record has no clock offsets"},
+        },
+    }
+
+
+def _threads(spans: Sequence[Span]) -> dict[Span, int]:
+    """Compute is thread 0; spans of communication that overlap lie in different threads from 1 on."""
+    found: dict[Span, int] = {}
+    free: list[float] = []
+    for span in sorted(spans, key=lambda span: span.start):
+        if span.lane == "compute":
+            found[span] = 0
+            continue
+        at = next((k for k, until in enumerate(free) if until <= span.start), len(free))
+        free[at : at + 1] = [span.stop]
+        found[span] = at + 1
+    return found
+
+
+def _names(rank: int, record: Record, lanes: int) -> Iterator[dict[str, Any]]:
+    yield _meta(rank, 0, "process_name", f"rank {rank} ({record.kind})")
+    for thread in range(lanes + 1):
+        name = "compute" if thread == 0 else "communication" + (f" {thread}" if lanes > 1 else "")
+        yield _meta(rank, thread, "thread_name", name)
+
+
+def _meta(rank: int, thread: int, name: str, value: str) -> dict[str, Any]:
+    return {"ph": "M", "pid": rank, "tid": thread, "name": name, "args": {"name": value}}
+
+
+def _complete(span: Span, thread: int, zero: float) -> dict[str, Any]:
+    return {
+        "ph": "X",
+        "pid": span.rank,
+        "tid": thread,
+        "name": span.name,
+        "cat": span.lane,
+        "ts": round((span.start - zero) * 1e6, 3),
+        "dur": round((span.stop - span.start) * 1e6, 3),
+        "args": {"step": span.step},
+    }
+
+
+def _instant(rank: int, event: Sequence[Any], zero: float) -> dict[str, Any]:
+    seconds, _, step, what, _ = event
+    return {
+        "ph": "i",
+        "s": "t",
+        "pid": rank,
+        "tid": 0,
+        "name": f"tensor {what} ready",
+        "cat": "ready",
+        "ts": round((seconds - zero) * 1e6, 3),
+        "args": {"step": step},
+    }
+
+
+def to_json(trace: dict[str, Any]) -> str:
+    return json.dumps(trace, allow_nan=False, separators=(",", ":")) + "\n"

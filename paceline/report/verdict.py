@@ -1,0 +1,142 @@
+"""What a reader takes home, in words: who is ahead, by how much, and how sure that is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from paceline.bench.stats import Interval
+from paceline.report.standing import CHANGES, SAME, Field, Standing
+
+ENOUGH = 5  # fresh starts; fewer give figures but no verdict
+
+
+def headline(field: Field) -> str:
+    """One sentence about the largest world of a field."""
+    ours = leaders(field)
+    if not ours:
+        only = field.standings[-1]
+        return f"{only.label}: {only.rate.centre:,.0f} {field.unit}/s on {_workers(only.workers)}."
+    best = ours[0]
+    rivals = _rivals(field, best)
+    if not rivals:
+        return f"{best.label}: {best.rate.centre:,.0f} {field.unit}/s on {_workers(best.workers)}."
+    # A winner differs from every other; the first from which it does not is the one to name.
+    undecided = [rival for rival in rivals if not _differs(best.against(rival))]
+    return _compared(best, (undecided or rivals)[0])
+
+
+def leaders(field: Field) -> list[Standing]:
+    """Strategies that end where all-reduce ends, fastest first: others never win without accuracy beside them."""
+    found = [s for s in field.at(field.worlds[-1], SAME) if not s.is_reference]
+    measured = [s for s in found if s.kind == "measured"]
+    return sorted(measured or found, key=lambda s: -s.rate.centre)
+
+
+def _differs(ratio: Interval) -> bool:
+    return ratio.low is not None and ratio.high is not None and not ratio.low <= 1 <= ratio.high
+
+
+def _rival(field: Field, best: Standing) -> Standing | None:
+    return next(iter(_rivals(field, best)), None)
+
+
+def _rivals(field: Field, best: Standing) -> list[Standing]:
+    """Fastest first."""
+    others = [s for s in field.at(best.workers, SAME) if s is not best and s.name != "limit" and s.kind == best.kind]
+    return sorted(others, key=lambda s: -s.rate.centre)
+
+
+def _compared(best: Standing, rival: Standing) -> str:
+    ratio = best.against(rival)
+    low, high = ratio.low, ratio.high
+    starts = min(len(best.rates), len(rival.rates))
+    on = f"on {_workers(best.workers)}"
+    if low is None or high is None or starts < ENOUGH:
+        return f"No verdict yet: {starts} fresh start{'s' * (starts != 1)} of each contender are too few."
+    if low <= 1 <= high:
+        return f"No difference between {best.label} and {rival.label} that {starts} repeats can show {on}."
+    ahead, behind, way = (best, rival, ratio) if low > 1 else (rival, best, rival.against(best))
+    return f"{ahead.label} is {_percent(way.centre)} faster than {behind.label} {on}."
+
+
+def _percent(ratio: float) -> str:
+    """Enough digits to tell it from nothing."""
+    gain = 100 * (ratio - 1)
+    return f"{gain:.0f} %" if gain >= 1.5 else f"{gain:.1f} %"
+
+
+def _sure(field: Field, best: Standing) -> Iterator[str]:
+    """The interval behind the headline."""
+    rival = _rival(field, best)
+    ratio = None if rival is None else best.against(rival)
+    if rival is not None and ratio is not None and ratio.low is not None:
+        starts = min(len(best.rates), len(rival.rates))
+        over = f"{starts} fresh starts of each" if starts > 1 else "repeats inside one start of each"
+        yield f"{best.label} runs at {share(ratio)} of the rate of {rival.label}; 95 % interval over {over}."
+
+
+def _workers(count: int) -> str:
+    return f"{count} worker{'s' * (count != 1)}"
+
+
+def sentences(field: Field) -> Iterator[str]:
+    """What stands below the headline."""
+    for best in leaders(field)[:1]:
+        yield from _sure(field, best)
+        yield from _of_ddp(field, best)
+        yield from _of_limit(field, best)
+        yield from _scaling(field, best)
+        yield from _waiting(best)
+    yield from _changes(field)
+    yield from _labels(field)
+
+
+def _of_ddp(field: Field, best: Standing) -> Iterator[str]:
+    ddp = field.find("ddp", best.workers)
+    if ddp is not None and ddp is not _rival(field, best):
+        yield f"{best.label} runs at {share(best.against(ddp))} of the rate of ddp."
+
+
+def _of_limit(field: Field, best: Standing) -> Iterator[str]:
+    limit = field.find("limit", best.workers)
+    if limit is not None:
+        yield f"{best.label} reaches {share(best.against(limit))} of the limit, the same steps with nothing exchanged."
+
+
+def _scaling(field: Field, best: Standing) -> Iterator[str]:
+    base = field.baseline
+    if base is not None and best.workers > 1:
+        speedup = best.against(base)
+        efficiency = speedup.centre / best.workers
+        yield f"Against one worker it is {times(speedup)} as fast: {100 * efficiency:.0f} % of ideal scaling."
+
+
+def _waiting(best: Standing) -> Iterator[str]:
+    parts = best.last.breakdown
+    if parts.get("step"):
+        yield f"Of its step, {100 * parts.get('exposed', 0.0) / parts['step']:.0f} % is waiting for other ranks."
+
+
+def _changes(field: Field) -> Iterator[str]:
+    found = field.at(field.worlds[-1], CHANGES)
+    if found:
+        names = ", ".join(standing.label for standing in found)
+        yield f"{names} change{'s' * (len(found) == 1)} convergence: a higher rate alone says nothing there."
+
+
+def _labels(field: Field) -> Iterator[str]:
+    for kind, meaning in (("replayed", "compute was timed waiting"), ("forecast", "nothing was run")):
+        if any(standing.kind == kind for standing in field.standings):
+            yield f"Figures marked {kind} are not measured: {meaning}."
+
+
+def share(ratio: Interval) -> str:
+    if ratio.low is None or ratio.high is None:
+        return f"{100 * ratio.centre:.0f} %"
+    return f"{100 * ratio.centre:.0f} % [{100 * ratio.low:.0f}, {100 * ratio.high:.0f}]"
+
+
+def times(ratio: Interval) -> str:
+    if ratio.low is None or ratio.high is None:
+        return f"{ratio.centre:.2f} times"
+    return f"{ratio.centre:.2f} [{ratio.low:.2f}, {ratio.high:.2f}] times"

@@ -1,0 +1,127 @@
+"""list, show, compare, report and reproduce on records that were made up."""
+
+import json
+
+import pytest
+
+from paceline.cli import main
+from tests.report.samples import race, record
+
+
+def told(capsys, *words, code=0):
+    with pytest.raises(SystemExit) as end:
+        main([str(word) for word in words])
+    out = capsys.readouterr()
+    assert (end.value.code or 0) == code, out.err
+    return out.out if code == 0 else out.err
+
+
+@pytest.fixture
+def runs(tmp_path):
+    folder = tmp_path / "runs" / "20261115-230042"
+    folder.mkdir(parents=True)
+    for kept in race(worlds=(2,), strategies=("ddp", "allreduce"), starts=2):
+        (folder / f"{kept.id}.json").write_text(kept.to_json())
+    return tmp_path / "runs"
+
+
+def test_list_shows_the_newest_first(runs, capsys, tmp_path):
+    out = told(capsys, "list", "--runs", runs, "--json", tmp_path / "l.json")
+    assert "allreduce, mobilenet_v2" in out
+    ids = [line.split()[0] for line in out.splitlines()[2:]]
+    assert ids == sorted(ids, reverse=True)
+    assert [entry["id"] for entry in json.loads((tmp_path / "l.json").read_text())] == ids
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_list_names_what_it_leaves_out(runs, capsys):
+    (runs / "cut.json").write_text('{"schema": 1, "run"')
+    with pytest.raises(SystemExit) as end:
+        main(["list", "--runs", str(runs)])
+    out = capsys.readouterr()
+    assert end.value.code in (0, None)
+    assert "cut.json: it is no JSON" in out.err
+    assert len(out.out.splitlines()) == 2 + 4
+
+
+def test_show_takes_a_part_of_the_id_or_a_file(runs, capsys):
+    by_id = told(capsys, "show", "230101-allr2", "--runs", runs)
+    [path] = runs.rglob("*230101-allr2.json")
+    assert told(capsys, "show", path) == by_id
+    assert "Total img/sec on 2 CPU(s):" in by_id
+    assert "paceline run -np 2 --strategy allreduce" in by_id
+    assert max(len(line) for line in by_id.splitlines() if not line.startswith("file")) <= 80
+
+
+def test_show_of_a_failed_run_is_no_crash(tmp_path, capsys):
+    path = tmp_path / "f.json"
+    path.write_text(record(verdict="failed", rate={}, step={}, breakdown={}).to_json())
+    assert "failed" in told(capsys, "show", path)
+
+
+def test_compare_gives_the_ratio_and_what_differs(runs, capsys, tmp_path):
+    out = told(capsys, "compare", "230101-allr2", "230101-ddp2", "--runs", runs, "--json", tmp_path / "c.json")
+    found = json.loads((tmp_path / "c.json").read_text())
+    assert found["ratio"]["low"] < found["ratio"]["centre"] < found["ratio"]["high"]
+    assert found["ratio"]["centre"] > 1
+    assert {entry["what"] for entry in found["differences"]} == {"run strategy", "comm"}
+    assert "A / B" in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_compare_sees_versions_and_machines(tmp_path, capsys):
+    old = record()
+    stack = {**old.environment, "packages": {**old.environment["packages"], "torch": "2.6.0"}, "cores": 64}
+    for name, kept in (("a", old), ("b", old.model_copy(update={"environment": stack}))):
+        (tmp_path / f"{name}.json").write_text(kept.to_json())
+    out = told(capsys, "compare", tmp_path / "a.json", tmp_path / "b.json")
+    assert "packages torch" in out
+    assert "2.6.0" in out
+    assert "cores" in out
+
+
+def test_compare_refuses_what_has_no_ratio(tmp_path, capsys):
+    (tmp_path / "a.json").write_text(record().to_json())
+    (tmp_path / "b.json").write_text(record(unit="sequence").to_json())
+    (tmp_path / "c.json").write_text(record(verdict="failed", rate={}).to_json())
+    assert "no ratio" in told(capsys, "compare", tmp_path / "a.json", tmp_path / "b.json", code=2)
+    assert "has no rate" in told(capsys, "compare", tmp_path / "a.json", tmp_path / "c.json", code=2)
+
+
+def test_report_writes_one_page(runs, capsys, tmp_path):
+    out = told(capsys, "report", runs, "--out", tmp_path / "r.html", "--title", "two ways")
+    assert out.startswith("4 record(s): ")
+    assert "two ways" in (tmp_path / "r.html").read_text()
+    told(capsys, "report", "230101-allr2", "--runs", runs, "--out", tmp_path / "one.html")
+    assert "ddp2" not in (tmp_path / "one.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["list", "--runs", "nowhere"], "there is no such folder"),
+        (["show", "nope"], "there is no record 'nope'"),
+        (["compare", "a", "b"], "there is no record 'a'"),
+        (["rerun", "nope"], "there is no record 'nope'"),
+        (["report", "--out", "nowhere/r.html"], "there is no folder nowhere"),
+        (["report", "--runs", "nowhere"], "there is no record in nowhere"),
+        (["reproduce", "elastikdl"], "did you mean elasticdl?"),
+        (["run", "--trace", "/nowhere/t.json"], "--trace /nowhere/t.json: there is no folder"),
+        (["run", "--trace", "t.json", "--", "python", "x.py"], "--trace with a script"),
+    ],
+)
+def test_what_is_not_there_is_a_wrong_command(words, why, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert why in " ".join(told(capsys, *words, code=2).split())
+
+
+def test_a_record_of_another_schema_is_named(tmp_path, capsys):
+    (tmp_path / "old.json").write_text(record().to_json().replace('"schema": 1', '"schema": 0'))
+    assert "has schema 0: this paceline reads schema 1" in told(capsys, "show", tmp_path / "old.json", code=2)
+
+
+def test_tensorboard_that_is_missing_is_told_before_anything_runs(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    err = told(capsys, "run", "--model", "mlp", "--tensorboard", tmp_path, code=2)
+    assert "--tensorboard needs tensorboard" in err
+    assert "pip install 'paceline[tensorboard]'" in err

@@ -1,0 +1,146 @@
+"""Published tables: every cell has a state, every figure of ours a record; without the record there is no figure."""
+
+import re
+
+import pytest
+
+from paceline.bench.stats import Interval
+from paceline.cli.reproduce import spoken, values
+from paceline.jobs import reproduce as job
+from paceline.jobs.reproduce import elasticdl, reproduce
+from paceline.jobs.reproduce.sheet import Cell, Row
+from paceline.published import NAMES, load
+from tests.report.samples import record
+
+
+def kept(run, folder, **changes):
+    """A made-up record of a run, where its kind of record lies."""
+    made = record(run.strategy or "allreduce", run.workers, kind=changes.pop("kind", "measured"))
+    identity = f"20261116-000000-{abs(hash(run.text)) % 0xFFFFFF:06x}"
+    made = made.model_copy(update={"run": run, "text": run.text, "id": identity, **changes})
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{made.id}.json"
+    path.write_text(made.to_json())
+    return path
+
+
+def cells(name, runs):
+    return [cell for sheet in reproduce(name, runs).sheets for cell in sheet.cells]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_cell_is_filled_or_says_why_not(name, tmp_path):
+    found = cells(name, tmp_path)
+    assert found
+    assert all(cell.state == "empty" and cell.reason for cell in found)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_published_figure_is_printed_within_eighty_columns(name, tmp_path):
+    lines = list(spoken(reproduce(name, tmp_path)))
+    assert max(map(len, lines)) <= 80
+    shown = " ".join(lines)
+    for table in [*load(name).get("table", []), *load(name).get("chart", [])]:
+        for rate in table.get("rate", table.get("allreduce", [])):
+            assert f"{rate:g}" in shown
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_contradictions_of_the_published_tables_are_printed(name, tmp_path):
+    shown = re.sub(r"\s+", " ", " ".join(spoken(reproduce(name, tmp_path))))
+    for note in load(name)["notes"]:
+        assert re.sub(r"\s+", " ", note) in shown
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_cell_names_its_record_and_is_empty_without_it(name, tmp_path):
+    runs = tmp_path / "runs"
+    run = next(reproduce(name, runs).missing())
+    path = kept(run, runs)
+    [filled] = [cell for cell in cells(name, runs) if cell.state != "empty"]
+    assert (filled.state, filled.record.id) == ("measured", path.stem)
+    assert path.stem[-6:] in " ".join(spoken(reproduce(name, runs)))
+    assert any(path.stem in entry["records"] for s in values(reproduce(name, runs))["sheets"] for entry in s["cells"])
+    path.unlink()
+    assert all(cell.state == "empty" for cell in cells(name, runs))
+
+
+def test_what_was_not_measured_is_labelled(tmp_path):
+    run = next(reproduce("dlaas", tmp_path).missing())
+    kept(run, tmp_path, kind="replayed")
+    assert {cell.state for cell in cells("dlaas", tmp_path)} == {"empty", "replayed"}
+    assert "replayed" in " ".join(spoken(reproduce("dlaas", tmp_path)))
+
+
+def test_a_damaged_or_failed_record_fills_no_cell(tmp_path):
+    run = next(reproduce("dlaas", tmp_path).missing())
+    path = kept(run, tmp_path, verdict="failed")
+    assert all(cell.state == "empty" for cell in cells("dlaas", tmp_path))
+    path.write_text(path.read_text()[:100])
+    assert all(cell.state == "empty" for cell in cells("dlaas", tmp_path))
+
+
+def test_efficiency_is_speed_up_divided_by_workers(tmp_path):
+    for run in reproduce("dlaas", tmp_path).missing():
+        kept(run, tmp_path)
+    [two] = [cell for cell in cells("dlaas", tmp_path) if cell.state == "measured" and cell.row.name == "2"]
+    assert two.ratio.centre == pytest.approx(196 * 0.96 / 205, rel=0.05)
+
+
+def test_members_that_are_not_there_are_found_by_asking(tmp_path, monkeypatch):
+    def reasons():
+        return {cell.reason for cell in cells("tensorpack", tmp_path)}
+
+    monkeypatch.setattr("paceline.jobs.reproduce.tensorpack.STRATEGIES", {"replicated": None})
+    assert "this version has no strategy parameter_server" in reasons()
+    monkeypatch.setattr("paceline.jobs.reproduce.tensorpack.STRATEGIES", {"replicated": 0, "parameter_server": 0})
+    assert "this version has no strategy parameter_server" not in reasons()
+
+
+def test_measuring_fills_what_is_missing_and_nothing_twice(tmp_path, monkeypatch):
+    done = []
+
+    def measure(run, on_line, peak=None):
+        done.append(run)
+        return record(run.strategy, run.workers, seed=len(done)).model_copy(update={"run": run}), []
+
+    monkeypatch.setattr("paceline.jobs.keep.measure", measure)
+    assert job.measure_missing("bluefog", tmp_path, quick=True) == []
+    assert len(done) == 3
+    assert all(run.steps == 2 for run in done)
+    job.measure_missing("bluefog", tmp_path, quick=True)
+    assert len(done) == 3
+    assert {cell.state for cell in cells("bluefog", tmp_path)} == {"empty", "measured"}
+
+
+def test_the_elastic_table_asks_for_the_published_share_of_a_core(tmp_path):
+    asked = [cell.row.run for cell in cells("elasticdl", tmp_path) if cell.row.run is not None]
+    assert {run.cpus for run in asked} == {0.3}
+    assert {run.workers for run in asked} == {1, 2, 3}
+
+
+def ratios(*centres, width=0.01):
+    return {
+        model: Cell(Row("2 workers"), ratio=Interval(centre, centre - width, centre + width))
+        for model, centre in zip(elasticdl.MODELS, centres, strict=True)
+    }
+
+
+def test_a_conclusion_is_true_false_or_undecided_by_intervals():
+    sizes = {"resnet50": 23.5, "mobilenet_v2": 2.2, "image_compression": 11.2}
+
+    def judged(**kwargs):
+        return elasticdl.ordered(ratios(1.5, 1.9, 1.7, **kwargs), sizes, "M", rising=False)
+
+    assert judged().startswith("true here")
+    assert judged(width=0.3).startswith("not decided")
+    assert elasticdl.ordered(ratios(1.9, 1.5, 1.7), sizes, "M", rising=False).startswith("false here")
+    assert elasticdl.ordered(ratios(1.9, 1.7, 1.5), {**sizes, "resnet50": None}, "M", rising=False).startswith(
+        "not jud"
+    )
+
+
+def test_all_three_published_conclusions_are_judged(tmp_path):
+    judged = reproduce("elasticdl", tmp_path).judged
+    assert len(judged) == 3
+    assert all("not judged: cells are empty" in line for line in judged)

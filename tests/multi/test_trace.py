@@ -1,0 +1,58 @@
+"""Traces, timelines and reruns of real runs."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from paceline.record import read
+from paceline.report.store import Stored, read_events
+from paceline.report.trace import one_step
+
+ROOT = Path(__file__).parents[2]
+QUICK = ["--model", "mlp", "--steps", "3", "--repeats", "2", "--warmup", "1", "--batch-size", "8"]
+pytestmark = pytest.mark.multi
+
+
+def paceline(*words):
+    done = subprocess.run(
+        [sys.executable, "-m", "paceline", *map(str, words)], capture_output=True, text=True, timeout=120, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_a_run_leaves_a_trace_and_can_be_done_again(tmp_path):
+    paceline(
+        "run", "-np", 2, *QUICK, "--schedule", "wfbp", "--trace", tmp_path / "t.json", "--json", tmp_path / "r.json"
+    )
+    trace = json.loads((tmp_path / "t.json").read_text())
+    shown = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    assert {event["pid"] for event in shown} == {0, 1}
+    assert {event["cat"] for event in shown} == {"compute", "communication"}
+    assert {"data", "forward", "backward", "update"} <= {event["name"] for event in shown}
+    clock = trace["otherData"]["clock"]
+    # Processes of one host read the same clock, so the truth is 0 and must lie within the bound.
+    assert all(abs(offset) <= within + 1e-9 for offset, within in zip(clock["offsets"], clock["within"], strict=True))
+
+    stored = Stored(read(tmp_path / "r.json"), tmp_path / "r.json")
+    spans = one_step(read_events(stored.events_path))
+    own = [span for span in spans if span.rank == 0 and span.lane == "compute"]
+    length = max(span.stop for span in own) - min(span.start for span in own)
+    assert sum(span.stop - span.start for span in own) == pytest.approx(length, rel=0.02)
+    assert len([span for span in spans if span.lane == "communication"]) == 2 * 6
+
+    out = paceline("rerun", tmp_path / "r.json", "--runs", tmp_path / "runs")
+    assert "A / B" in out
+    [again] = (tmp_path / "runs").glob("*.json")
+    assert read(again).run == stored.record.run
+
+
+@pytest.mark.parametrize("reference", ["ddp", "limit"])
+def test_references_have_a_timeline_too(tmp_path, reference):
+    paceline("run", "-np", 2, *QUICK, "--strategy", reference, "--json", tmp_path / "r.json")
+    spans = one_step(read_events(Stored(read(tmp_path / "r.json"), tmp_path / "r.json").events_path))
+    assert {span.rank for span in spans} == {0, 1}
+    assert {"forward", "backward", "update"} <= {span.name for span in spans}

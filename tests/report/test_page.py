@@ -1,0 +1,143 @@
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from paceline.report.page import write_report
+from paceline.report.palette import DARK, LIGHT, themed
+from paceline.report.store import Skipped
+from tests.report.samples import events, race, record
+
+VOID = {"meta", "link", "line", "path", "circle", "rect", "br"}
+
+
+class Checked(HTMLParser):
+    """Fails on tags that do not close; keeps ids, and addresses that a browser would fetch."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.ids, self.addresses, self.titles = [], [], [], 0
+
+    def handle_starttag(self, tag, attrs):
+        values = dict(attrs)
+        self.ids += [values["id"]] if "id" in values else []
+        self.addresses += [values[key] for key in ("src", "href", "xlink:href") if key in values]
+        self.titles += tag == "title"
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        pass
+
+    def handle_endtag(self, tag):
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("page")
+    records = [*race(worlds=(1, 2)), record("local_sgd", 2, 1, kind="replayed")]
+    seen = {r.id: events() for r in records if r.workers == 2 and r.run.strategy in ("ddp", "allreduce")}
+    skipped = [Skipped(folder / "bad.json", "it is no JSON")]
+    path = write_report(records, folder / "r.html", events=seen, skipped=skipped, charts=folder / "charts")
+    return path, records
+
+
+def test_the_page_is_well_formed_with_unique_ids(page):
+    parsed = Checked()
+    parsed.feed(page[0].read_text())
+    assert parsed.open == []
+    assert len(parsed.ids) == len(set(parsed.ids))
+
+
+def test_the_page_asks_for_nothing(page):
+    text = page[0].read_text()
+    parsed = Checked()
+    parsed.feed(text)
+    assert set(parsed.addresses) == {"data:,"}
+    assert "default-src 'none'" in text
+    assert not re.search(r"url\((?!#)", text)
+    assert set(re.findall(r"https?://[^\"' <)]*", text)) <= {"http://www.w3.org/2000/svg"}
+
+
+def test_the_page_is_small(page):
+    assert page[0].stat().st_size < 1_000_000
+
+
+def test_every_chart_has_a_title_a_description_and_a_table(page):
+    text = page[0].read_text()
+    figures = re.findall(r"<figure>.*?</figure>", text, re.S)
+    charts = [figure for figure in figures if 'class="chart wide"' in figure]
+    assert len(charts) >= 8
+    for chart in charts:
+        assert "<table>" in chart
+        assert chart.count("<desc") == chart.count("<svg") == 2
+
+
+def test_the_page_shows_all_that_was_asked_for(page):
+    text, records = page[0].read_text(), page[1]
+    words = re.sub(r"</?span>", "", text)
+    for title in (
+        *("Same result as all-reduce", "Changes convergence", "Scaling", "Where a step goes", "Timeline of a step"),
+        *("Bytes per step", "Loss and accuracy", "Topologies", "Runs", "Notes", "Machine"),
+    ):
+        assert f"<h2>{title}</h2>" in text
+    assert text.index("<h1>") < text.index("<h2>")
+    for entry in records:
+        assert entry.text in words
+        assert entry.id in text
+    assert "local_sgd (replayed)" in text
+    assert "bad.json was left out: it is no JSON" in text
+
+
+def test_both_groups_stand_apart(page):
+    text = page[0].read_text()
+    same, changes = (text.index(f"<h2>{title}</h2>") for title in ("Same result as all-reduce", "Changes convergence"))
+    assert "neighbor_allreduce" not in text[same:changes]
+
+
+def test_charts_are_written_as_png_and_svg(page):
+    folder = page[0].parent / "charts"
+    names = {path.stem for path in folder.glob("*.svg")}
+    assert names == {path.stem for path in folder.glob("*.png")}
+    assert {"scaling", "throughput-same-2", "throughput-changes-2", "breakdown-2", "bytes-2", "loss-2"} <= names
+    assert any(name.startswith("timeline-") for name in names)
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in folder.glob("*.png"))
+
+
+def test_what_a_record_says_cannot_become_markup(tmp_path):
+    evil = "<script>alert(1)</script>"
+    made = record(text=evil, notes=[evil], run={"model": evil}, environment={"processor": evil})
+    text = write_report([made], tmp_path / "r.html", title=evil).read_text()
+    assert evil not in text
+    assert "&lt;script&gt;alert(1)" in text
+
+
+def test_no_rate_is_no_crash(tmp_path):
+    text = write_report([record(verdict="failed", rate={})], tmp_path / "r.html").read_text()
+    assert "No run in this report has a rate." in text
+    assert "failed" in text
+
+
+def test_both_papers_have_every_color_and_light_ones_differ():
+    assert LIGHT.keys() == DARK.keys()
+    assert len(set(LIGHT.values())) == len(LIGHT)
+    assert themed(f'fill="{LIGHT["ink"]}"') == 'fill="var(--ink)"'
+
+
+@pytest.mark.parametrize("colors", [LIGHT, DARK], ids=["light", "dark"])
+def test_text_can_be_read_on_its_paper(colors):
+    def light(value):
+        parts = [int(value[k : k + 2], 16) / 255 for k in (1, 3, 5)]
+        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    def contrast(a, b):
+        bright, dim = sorted((light(a), light(b)), reverse=True)
+        return (bright + 0.05) / (dim + 0.05)
+
+    # 4.5 is what WCAG asks of text, 3 of what must be told from the paper in a chart
+    assert min(contrast(colors[name], colors["paper"]) for name in ("ink", "soft")) >= 4.5
+    marks = ("same", "changes", "reference", "exposed", "update", "backward", "series1", "series2", "series3")
+    assert min(contrast(colors[name], colors["paper"]) for name in marks) >= 3

@@ -1,0 +1,117 @@
+import pytest
+
+from paceline.report.standing import CHANGES, SAME, contender, fields_of, group, setting, spoken_setting
+from paceline.report.verdict import headline, leaders, sentences
+from paceline.run import Run
+from tests.report.samples import race, record
+
+
+def test_a_contender_is_named_as_people_name_it():
+    assert contender(Run()) == "allreduce"
+    assert contender(Run(strategy="horovod")) == "horovod"
+    assert contender(Run(schedule="wfbp", compress="cast(bf16)", comm="gloo")) == "wfbp + cast(bf16) over gloo"
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        (Run(), SAME),
+        (Run(strategy="ddp"), SAME),
+        (Run(schedule="wfbp"), SAME),
+        (Run(compress="cast(bf16)"), SAME),
+        (Run(strategy="neighbor_allreduce"), CHANGES),
+        (Run(rule="atc(every=4)"), CHANGES),
+        (Run(strategy="a strategy of tomorrow"), CHANGES),
+    ],
+)
+def test_what_changes_convergence_is_a_group_of_its_own(run, expected):
+    assert group(run) == expected
+
+
+def test_lengths_and_seeds_are_no_part_of_the_question():
+    assert setting(Run(batch_size=8, steps=3, seed=1), 2) == setting(Run(global_batch=8, repeats=9, strategy="ddp"), 2)
+    assert setting(Run(batch_size=8), 2) != setting(Run(batch_size=16), 2)
+
+
+def test_one_worker_is_a_baseline_only_with_the_threads_that_a_worker_has():
+    assert setting(Run(workers=2), 2) == setting(Run(workers=1, threads=1), 2) != setting(Run(workers=1), 2)
+
+
+def test_a_setting_is_spoken_with_what_is_unusual():
+    assert spoken_setting(Run(model="mlp", precision="bf16")) == "mlp, batch 32 per worker, precision bf16"
+
+
+def test_fresh_starts_of_a_contender_are_one_standing():
+    [field] = fields_of(race())
+    assert field.worlds == [1, 2, 4]
+    assert {len(standing.records) for standing in field.standings} == {5}
+    assert field.baseline is not None
+    assert (field.baseline.workers, field.baseline.name) == (1, "allreduce")
+    low, high = field.find("ddp", 2).rate.low, field.find("ddp", 2).rate.high
+    assert low < field.find("ddp", 2).rate.centre < high
+
+
+def test_a_failed_run_has_no_standing():
+    assert fields_of([record(verdict="failed", rate={})]) == []
+
+
+def test_a_single_start_shows_the_interval_inside_it():
+    [field] = fields_of([record()])
+    assert field.standings[0].over == "3 repeats of one start"
+    assert field.standings[0].rate.low == pytest.approx(field.standings[0].rate.centre * 0.98)
+
+
+def test_the_winner_is_named_with_its_margin():
+    [field] = fields_of(race(worlds=(2,), strategies=("limit", "ddp", "allreduce")))
+    assert headline(field).startswith("allreduce is ")
+    assert headline(field).endswith("faster than ddp on 2 workers.")
+    assert any("of the limit" in line for line in sentences(field))
+
+
+def test_what_cannot_be_told_apart_is_not_called_a_win():
+    same = [record("allreduce", 2, start) for start in range(1, 6)]
+    other = [record("horovod", 2, start, rate=same[start - 1].rate) for start in range(1, 6)]
+    for k, entry in enumerate(other):
+        entry.rate["total"]["mean"] *= 1 + 0.001 * (-1) ** k
+    [field] = fields_of(same + other)
+    assert headline(field).startswith("No difference between ")
+
+
+def test_a_winner_must_differ_from_every_other():
+    """The runner-up is clearly slower, the third is slower on average but spread wide."""
+    best = [record("allreduce", 2, start) for start in range(1, 6)]
+    second = [record("horovod", 2, start) for start in range(1, 6)]
+    third = [record("replicated", 2, start) for start in range(1, 6)]
+    for k in range(5):
+        best[k].rate["total"]["mean"] = 100.0 + 0.1 * k
+        second[k].rate["total"]["mean"] = 95.0 + 0.1 * k
+        third[k].rate["total"]["mean"] = 90.0 + 20.0 * (-1) ** k
+    [decided] = fields_of(best + second)
+    assert headline(decided) == "allreduce is 5 % faster than horovod on 2 workers."
+    [open_] = fields_of(best + second + third)
+    assert headline(open_).startswith("No difference between allreduce and replicated")
+
+
+def test_few_starts_give_figures_but_no_verdict():
+    [field] = fields_of(race(worlds=(2,), starts=2))
+    assert headline(field) == "No verdict yet: 2 fresh starts of each contender are too few."
+
+
+def test_what_changes_convergence_never_wins():
+    fast = [record("neighbor_allreduce", 2, start, seed=7) for start in range(1, 6)]
+    for entry in fast:
+        entry.rate["total"]["mean"] *= 3
+    [field] = fields_of(race(worlds=(2,), strategies=("ddp", "allreduce")) + fast)
+    assert [standing.name for standing in leaders(field)] == ["allreduce"]
+    assert "neighbor_allreduce" not in headline(field)
+    assert any("change" in line and "neighbor_allreduce" in line for line in sentences(field))
+
+
+def test_what_was_not_measured_says_so_and_does_not_beat_what_was():
+    fast = [record("horovod", 2, start, kind="replayed") for start in range(1, 6)]
+    for entry in fast:
+        entry.rate["total"]["mean"] *= 3
+    [field] = fields_of(race(worlds=(2,), strategies=("ddp", "allreduce")) + fast)
+    assert field.find("horovod", 2).label == "horovod (replayed)"
+    assert "horovod" not in headline(field)
+    assert any("replayed are not measured" in line for line in sentences(field))

@@ -1,0 +1,85 @@
+import json
+
+import pytest
+
+from paceline.errors import WrongCommand
+from paceline.report.store import choose, one, open_store, read_events
+from tests.report.samples import race, record
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Two records beside a race's folder, with things that are no records among them."""
+    folder = tmp_path / "runs"
+    (folder / "20261115-230042").mkdir(parents=True)
+    for kept in race(worlds=(2,), strategies=("ddp", "allreduce"), starts=2):
+        (folder / "20261115-230042" / f"{kept.run.strategy}-{kept.id}.json").write_text(kept.to_json())
+    (folder / "one.json").write_text(record("wfbp", start=9).to_json())
+    (folder / "20261115-230042" / "race.json").write_text('{"rounds": 2}')
+    return folder
+
+
+def test_records_are_found_at_any_depth_newest_first(runs):
+    store = open_store([runs])
+    times = [stored.record.time for stored in store.records]
+    assert len(times) == 5
+    assert times == sorted(times, reverse=True)
+    assert store.skipped == ()
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (lambda text: text[: len(text) // 2], "it is no JSON"),
+        (lambda text: text.replace('"schema": 1', '"schema": 99'), "this paceline reads schema 1"),
+        (lambda text: json.dumps({k: v for k, v in json.loads(text).items() if k != "workers"}), "workers"),
+        (lambda text: text.replace('"unit": "img"', '"unit": 7'), "unit"),
+        (lambda _: "\x00\xff", "it is no JSON"),
+    ],
+    ids=["cut", "schema", "missing", "type", "binary"],
+)
+def test_a_damaged_record_is_left_out_and_named(runs, damage, why):
+    path = runs / "one.json"
+    path.write_text(damage(path.read_text()))
+    store = open_store([runs])
+    assert len(store.records) == 4
+    [skipped] = store.skipped
+    assert skipped.path == path
+    assert why in skipped.why
+
+
+def test_a_record_that_is_met_twice_counts_once(runs):
+    assert len(open_store([runs, runs / "one.json"]).records) == 5
+
+
+def test_an_id_may_be_abbreviated_at_either_end_if_one_record_has_it(runs):
+    store = open_store([runs])
+    full = store.records[0].record.id
+    assert store.find(full).record.id == full
+    assert store.find("20261115-230109").record.id == full
+    assert store.find("wfbp2").record.id == full
+    with pytest.raises(WrongCommand, match=r"could be 5 records"):
+        store.find("20261115")
+    with pytest.raises(WrongCommand, match=r"there is no record 'nope'"):
+        store.find("nope")
+
+
+def test_records_are_chosen_by_folder_file_or_id(runs):
+    by_all, _ = choose([], runs)
+    by_folder, _ = choose([str(runs / "20261115-230042")], runs)
+    mixed, _ = choose([str(runs / "one.json"), "wfbp2"], runs)
+    assert [len(by_all), len(by_folder), len(mixed)] == [5, 4, 1]
+    assert one("wfbp2", runs).record == one(str(runs / "one.json"), runs).record
+
+
+def test_no_folder_is_no_record(tmp_path):
+    with pytest.raises(WrongCommand, match="there is no record"):
+        one("abc", tmp_path / "nowhere")
+
+
+def test_events_are_read_by_rank_and_damaged_lines_left_out(tmp_path):
+    path = tmp_path / "e.jsonl"
+    good = ['[1, 2.0, "data", 0, -1, 0]', '[0, 1.0, "data", 0, -1, 0]']
+    path.write_text("\n".join([*good, "not a line", '[0, "x"]', '[-1, 1, "a", 0, 0, 0]']))
+    assert read_events(path) == [[[1.0, "data", 0, -1, 0]], [[2.0, "data", 0, -1, 0]]]
+    assert read_events(None) == []
