@@ -15,7 +15,7 @@ def test_a_member_prints_as_it_is_written():
 
 
 def test_an_unknown_word_offers_the_nearest_and_the_menu():
-    with pytest.raises(UnknownName, match=r"did you mean fusion\? known: bsp, fusion, wfbp"):
+    with pytest.raises(UnknownName, match=r"did you mean fusion\? known: auto, bsp, dear, fusion,"):
         schedules.MENU.make("fussion")
 
 

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from paceline.comm.lockstep import Combine
 from paceline.comm.sums import add_up
+from paceline.errors import WrongCommand
 from paceline.protocols import Comm, Work
 from paceline.types import Piece
 
@@ -115,6 +116,10 @@ class Service:
                 self.sent[owner - self.size] += (stop - start) * src.itemsize
         return self.comm.sum_by(src, dst, pieces, self.size, key)
 
+    def number_of(self, vector: Tensor) -> int:
+        """Under which number servers know a vector that was allocated here."""
+        return self._find("allocate", vector)[0]
+
     def _find(self, word: str, part: Tensor) -> tuple[int, int]:
         """Which allocation a range lies in, and where; (-1, 0) if in none."""
         for number, vector in enumerate(self._given[word]):
@@ -125,6 +130,12 @@ class Service:
 
     def join_crew(self) -> Service:
         """The servers for this worker alone, so that nobody has to keep step. Collective."""
+        if self._crew is not None:
+            raise WrongCommand(
+                "a second wrap() with rule server that does not keep step",
+                why="servers look after one model at a time then",
+                remedy="rule server with staleness 0",
+            )
         self.tell("crews")
         self._settle()  # nothing else will be done here for a long time that would carry it along
         assert self.crews is not None, "a job with servers can make crews"

@@ -89,7 +89,7 @@ class Pushes:
 class PushChannel:
     def __init__(self, service: Any) -> None:
         self.memory = service
-        self._lane = service.open_lane(colocated=False)
+        self.lane = service.open_lane(colocated=False)
         self._placer = Placer(shares(service.size, service.servers, colocated=False))
 
     def start(self, unit: Unit, chunk: Chunk, src: Tensor, dst: Tensor, codec: Codec | None) -> Work:
@@ -98,7 +98,7 @@ class PushChannel:
     def push(self, word: str, unit: Unit, chunk: Chunk, src: Tensor, dst: Tensor) -> Work:
         pieces = self._placer.pieces(chunk.index, src.numel(), src.itemsize)
         work: Work = self.memory.sum_by(
-            src, dst, pieces, word=word, lane=self._lane, chunk=chunk.index, step=unit.step, key=unit
+            src, dst, pieces, word=word, lane=self.lane, chunk=chunk.index, step=unit.step, key=unit
         )
         return work
 
@@ -148,6 +148,8 @@ class ServerDuty:
         """Tell the servers what the optimizer is set to: rank 0's word for all, or each its own when it changes."""
         optimizer = self.context.optimizer
         settings = {
+            "lane": self._channel.lane,
+            "sources": [self._channel.memory.number_of(arena.source) for arena in self.engine.arenas],
             "optimizer": type(optimizer).__name__,
             "groups": [_plain(group) for group in optimizer.param_groups],
             "bound": self.bound,

@@ -25,7 +25,7 @@ NAP, LONGEST_NAP = 0.0001, 0.002  # seconds between looks at workers that have n
 
 def serve(attendant: Attendant) -> None:
     """Until the workers say that they are done."""
-    desk = Desk(attendant, Shelf())
+    desk = Desk(attendant, Shelf)
     while True:
         order = attendant.hear()
         if order.word == "end":
@@ -39,8 +39,9 @@ def serve(attendant: Attendant) -> None:
 class Desk:
     """One attendant with its lanes: carries out orders."""
 
-    def __init__(self, attendant: Attendant, shelf: Shelf) -> None:
-        self.attendant, self.shelf = attendant, shelf
+    def __init__(self, attendant: Attendant, new_shelf: Callable[[], Shelf]) -> None:
+        self.attendant, self._new_shelf = attendant, new_shelf
+        self._shelves: dict[int, Shelf] = {}
         self._placers: dict[int, Placer] = {}
 
     def obey(self, order: Order) -> None:
@@ -48,14 +49,17 @@ class Desk:
         if word == "lane":
             servers = self.attendant.comm.size - self.attendant.givers
             self._placers[numbers[0]] = Placer(shares(self.attendant.givers, servers, bool(numbers[1])))
+            self._shelves[numbers[0]] = self._new_shelf()
         elif word == "ready":
             return
         elif word == "text":
-            self.shelf.describe(self.attendant.text(order))
+            settings = self.attendant.text(order)
+            self._shelves[settings["lane"]].describe(settings)
         elif word == "sum":
             self.attendant.take_part(order, self._pieces(order))
         elif word in ("begin", "update"):
-            act = self.shelf.begin if word == "begin" else self.shelf.update
+            shelf = self._shelves[numbers[0]]
+            act = shelf.begin if word == "begin" else shelf.update
             self.attendant.take_part(order, self._pieces(order), _at(act, order))
         else:
             self.attendant.allocate(order)
@@ -122,7 +126,7 @@ class Shelf:
         members: dict[int, list[Tensor]] = {}
         for (arena, first), piece in self._pieces.items():
             self._parts[arena, first] = []
-            for start, stop, group in self._settings["segments"][arena]:
+            for start, stop, group in self._settings["segments"][self._settings["sources"].index(arena)]:
                 low, high = max(start - first, 0), min(stop - first, piece.numel())
                 if low < high and group >= 0:
                     self._parts[arena, first].append((piece[low:high], low, high))
@@ -145,7 +149,7 @@ def serve_crews(attendant: Attendant) -> None:
     """One desk per worker, one shelf for all; look at each in turn until all have left."""
     assert attendant.crews is not None, "a server can make crews"
     shelf = Shelf()
-    desks = {worker: _welcome(Desk(Attendant(crew, 1), shelf)) for worker, crew in enumerate(attendant.crews())}
+    desks = {worker: _welcome(Desk(Attendant(crew, 1), lambda: shelf)) for worker, crew in enumerate(attendant.crews())}
     try:
         _attend(desks, shelf)
     finally:

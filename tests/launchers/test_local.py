@@ -35,6 +35,7 @@ def test_ranks_see_the_variables_of_torchrun(tmp_path):
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": "1234",
         "GLOO_SOCKET_IFNAME": "lo",
+        "PACELINE_SERVERS": "0",
         "PACELINE_STORE": str(tmp_path / "store"),
         "PACELINE_JOB": str(tmp_path),
         "PYTHONUNBUFFERED": "1",

@@ -111,7 +111,7 @@ WRONG = {
     "exp2 --size 4 --nodes 2x4": "--size 4 beside --nodes 2x4: these nodes have 8 ranks try: --size 8",
     "ring --size 200 --svg /tmp/never.svg": "--svg of 200 ranks: more than 128 cannot be told apart",
     "ring --svg /nowhere/t.svg": "--svg /nowhere/t.svg: there is no folder /nowhere",
-    "ring --svg /tmp": "--svg /tmp: it is a folder try: --svg /tmp/topology.svg",
+    "ring --svg /tmp": "--svg /tmp: it is a folder try: --svg /tmp/FILE",
     "ring --json /nowhere/t.json": "there is no folder /nowhere",
     "graph(/nowhere/g.txt)": "there is no such file",
     "one_peer(star)": "converge to a wrong mean",

@@ -148,3 +148,12 @@ def test_a_worker_that_fails_does_not_leave_servers_waiting():
 
     with pytest.raises(RuntimeError, match="had enough"):
         run_ranks(2, work, servers=2, serve=serve)
+
+
+def test_servers_that_need_not_keep_step_look_after_one_model():
+    def work(comm):
+        for _ in range(2):
+            uneven(comm, "async", steps=1)
+
+    with pytest.raises(WrongCommand, match="one model at a time"):
+        run_ranks(1, work, servers=2, serve=serve)
