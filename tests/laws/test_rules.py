@@ -103,7 +103,7 @@ def test_a_rule_prints_as_it_is_read(rule):
 def test_the_state_of_a_rule_survives_a_checkpoint(rule):
     """Train 6 steps; or 3, save, and 3 more in fresh objects: the same weights."""
 
-    # With rule server the state of the optimizer is on the servers, and no worker can save it: see docs/concepts/rule.md
+    # With rule server the state of the optimizer is on the servers, and no worker can save it.
     momentum = 0.0 if rule == "server" else 0.9
 
     def train(comm, data, saved=None):

@@ -11,8 +11,11 @@ SCRIPT = Path(__file__).with_name("equal.py")
 pytestmark = pytest.mark.multi
 
 
-QUICK = [("shm", 2), ("gloo", 2), ("shm", 4)]
-LONGER = [pytest.param(*case, marks=pytest.mark.slow) for case in (("shm", 3), ("gloo", 3), ("gloo", 4))]
+QUICK = [
+    ("shm", 2),
+    ("gloo", 2),
+]
+LONGER = [pytest.param(*case, marks=pytest.mark.slow) for case in (("shm", 3), ("shm", 4), ("gloo", 3), ("gloo", 4))]
 
 
 @pytest.mark.parametrize(("comm", "size"), [*QUICK, *LONGER])

@@ -21,7 +21,8 @@ def test_a_script_is_measured_by_the_wrapper():
     record, _ = measure_script(SCRIPT, Run(workers=2, model="mlp", strategy="wfbp", threads=1))
     assert (record.workers, record.unit, record.comm) == (2, "sample", "shm")
     assert record.plan["chunks"] == 4  # the strategy of the race won over the script's own
-    assert len(record.series["warmup"]) + len(record.series["seconds"]) == 80
+    kept, dropped = len(record.series["warmup"]) + len(record.series["seconds"]), record.series["dropped_blocks"]
+    assert kept + 15 * dropped == 80  # five to warm up, and five blocks, of which those before it was steady go
     assert record.run.batch_size == 32
     assert record.text.startswith("paceline run -np 2 --strategy wfbp -- ")
     assert record.text.endswith("train_my_model.py")

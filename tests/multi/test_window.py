@@ -26,7 +26,12 @@ def mass(tmp_path, comm, seed, mode="locked", size=4):
 
 
 @pytest.mark.parametrize(
-    ("comm", "seed"), [("shm", 1), ("gloo", 1), *(pytest.param("shm", k, marks=pytest.mark.slow) for k in (2, 3))]
+    ("comm", "seed"),
+    [
+        ("shm", 1),
+        pytest.param("gloo", 1, marks=pytest.mark.slow),
+        *(pytest.param("shm", k, marks=pytest.mark.slow) for k in (2, 3)),
+    ],
 )
 def test_mass_is_conserved_under_random_interleavings(comm, seed, tmp_path):
     found = mass(tmp_path, comm, seed)

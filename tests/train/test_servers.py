@@ -156,4 +156,4 @@ def test_servers_that_need_not_keep_step_look_after_one_model():
             uneven(comm, "async", steps=1)
 
     with pytest.raises(WrongCommand, match="one model at a time"):
-        run_ranks(1, work, servers=2, serve=serve)
+        run_ranks(2, work, servers=2, serve=serve)
