@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
+from paceline.cli.words import settings_of
 from paceline.errors import UnknownName, WrongCommand
 from paceline.run import Run
 
@@ -99,8 +100,6 @@ JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the result 
 
 DEFAULTS = Run()
 
-# The words of the published individual mode: dnn=resnet50 bs=64 nworkers=4
-WORDS = {"dnn": "model", "bs": "batch_size", "nworkers": "workers", "senlen": "sequence_length"}
 LOCATIONS = {"gpu": "fake(device)", "cpu": "fake(cpu)"}
 
 
@@ -114,24 +113,10 @@ def run_from(values: Mapping[str, Any], words: Sequence[str] = ()) -> Run:
         settings["source"] = LOCATIONS[location]
     if values.get("use_fp16"):
         settings["precision"] = "fp16"
-    settings.update(_from_words(words))
+    settings.update(settings_of(words, note=lambda text: print(f"note: {text}", flush=True)))
     try:
         return Run.model_validate(settings)
     except ValidationError as problem:
         first = problem.errors()[0]
         flag = "--" + str(first["loc"][0]).replace("_", "-")
         raise WrongCommand(f"{flag} {first['input']}", why=str(first["msg"])) from None
-
-
-def _from_words(words: Sequence[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not equals:
-            raise WrongCommand(
-                f"{word!r} is not understood", why="words after run are key=value", remedy=f"-- python {word}"
-            )
-        if key not in WORDS:
-            raise UnknownName("word", key, WORDS)
-        found[WORDS[key]] = value
-    return found

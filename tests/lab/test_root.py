@@ -64,8 +64,10 @@ def test_a_lab_that_cannot_be_finished_is_taken_down(monkeypatch):
     assert not namespaces(os.getpid())
 
 
+# In the background of a shell SIGINT is ignored, and children inherit that; a person at a terminal has it.
 HOLD = """
-import time
+import signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from paceline.lab.lab import Lab
 from paceline.lab.network import Network
 from paceline.lab.quota import Quota
