@@ -42,8 +42,8 @@ def _lines() -> Iterator[str]:
     yield ""
     yield "Which members go together. This page is generated from `compose.py` by"
     yield "`python -m paceline.jobs.combinations`; a test compares the two. A dot is a pair that runs, a number a"
-    yield f"pair that is refused, for the reason below. Asked with {WORKERS} workers and `--optimizer 'sgd(lr=0.1)'`; the"
-    yield "other axes are the defaults, or what a member cannot do without."
+    yield f"pair that is refused, for the reason below. Asked with {WORKERS} workers and `--optimizer 'sgd(lr=0.1)'`;"
+    yield "the other axes are the defaults, or what a member cannot do without."
     reasons: list[str] = []
     for down, across in PAIRS:
         yield from ("", f"## {down} and {across}", "")
