@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.menu import Member
-from paceline.rules.atc import PARAMETERS
+from paceline.rules.averaging import PARAMETERS
 from paceline.rules.context import Context
 from paceline.rules.local import LocalDuty
 from paceline.types import Lane
