@@ -51,7 +51,7 @@ def explain(run: Run) -> Explanation:
     sizes = tuple(axes.compressor.nbytes(layout, chunk) for layout, chunk in cuts)
     rounds = [traffic(axes.exchange, axes.compressor, layout, chunk, run.cluster) for layout, chunk in cuts]
     flows: list[Flow] = [flow for chunk in rounds for flows in chunk for flow in flows]
-    received = [0] * run.workers
+    received = [0] * (run.workers + axes.exchange.servers)  # servers are ranks after the workers
     for flow in flows:
         received[flow.dst] += flow.nbytes
     return Explanation(
@@ -115,7 +115,10 @@ def spoken(explanation: Explanation) -> list[str]:
     if axes.schedule.measures and not run.profile:
         lines.append(f"{'plan':11} made in the run from layer times and link; --profile FILE gives them")
     rounds = f"in {explanation.rounds} round(s)"
-    lines.append(f"{'received':11} {max(explanation.received):,} bytes per worker and exchange, {rounds}")
+    workers, servers = explanation.received[: run.workers], explanation.received[run.workers :]
+    lines.append(f"{'received':11} {max(workers):,} bytes per worker and exchange, {rounds}")
+    if servers:
+        lines.append(f"{'servers':11} {len(servers)}, each receives at most {max(servers):,} bytes")
     if explanation.prediction is not None:
         lines += _costs(explanation.prediction)
     return lines

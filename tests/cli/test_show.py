@@ -5,6 +5,9 @@ import pytest
 from paceline.bench.stats import Interval
 from paceline.cli import main
 from paceline.cli.show import plus_minus, size, table
+from paceline.compose import servers_of
+from paceline.run import Run
+from paceline.strategies import STRATEGIES
 
 
 def told(capsys, *words):
@@ -39,6 +42,21 @@ def test_explain_knows_bytes_without_running(capsys, tmp_path):
     # every worker receives 2 (n-1)/n of the gradient, and of the flags behind it
     assert abs(max(found["received"]) - 1.5 * 4 * (25_557_032 + 161)) < 161 * 256
     assert "wfbp" in out
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_explain_knows_every_strategy(strategy, capsys):
+    words = ["explain", "-np", "4", "--nodes", "2x2", "--strategy", strategy, "--optimizer", "sgd(lr=0.1)"]
+    out = told(capsys, *words)
+    assert "bytes per worker and exchange" in out
+    assert ("servers" in out) == bool(servers_of(Run(workers=4, strategy=strategy)))
+
+
+def test_explain_counts_what_a_server_receives(capsys, tmp_path):
+    axes = ["--exchange", "ps(servers=1, colocated=false)", "--schedule", "bsp"]
+    told(capsys, "explain", "-np", "4", *axes, "--json", str(tmp_path / "e.json"))
+    model = 4 * (25_557_032 + 161)
+    assert json.loads((tmp_path / "e.json").read_text())["received"] == [model] * 4 + [4 * model]
 
 
 def test_a_table_is_as_wide_as_it_needs_to_be():
