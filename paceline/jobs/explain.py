@@ -17,6 +17,7 @@ from paceline.models.layouts import layout_built, layout_of
 from paceline.run import Run
 from paceline.types import Axes, Chunk, Flow, Lane, Layout, Link, Profile, Slot
 
+CROSSES = "during backward, back before the next forward needs it"
 LEAVES = {
     "backward": "during backward, back before the update",
     "begin": "when a step begins, back before its update",
@@ -106,7 +107,8 @@ def spoken(explanation: Explanation) -> list[str]:
         return lines
     for name in ("rule", "exchange", "schedule", "compressor", "membership"):
         lines.append(f"{name:11} {getattr(axes, name)}")
-    lanes = f"{' and '.join(lane.name for lane in axes.rule.lanes)}, {LEAVES[axes.rule.leaves]}"
+    when = CROSSES if axes.schedule.crosses_step else LEAVES[axes.rule.leaves]
+    lanes = f"{' and '.join(lane.name for lane in axes.rule.lanes)}, {when}"
     lines.append(f"{'sends':11} {lanes}")
     lines += [f"{'note':11} {note}" for note in explanation.notes]
     sizes = explanation.chunks

@@ -52,6 +52,11 @@ def test_explain_knows_every_strategy(strategy, capsys):
     assert ("servers" in out) == bool(servers_of(Run(workers=4, strategy=strategy)))
 
 
+def test_explain_says_when_a_schedule_crosses_the_step(capsys):
+    assert "back before the next forward needs it" in told(capsys, "explain", "-np", "2", "--schedule", "priority")
+    assert "back before the update" in told(capsys, "explain", "-np", "2", "--schedule", "wfbp")
+
+
 def test_explain_counts_what_a_server_receives(capsys, tmp_path):
     axes = ["--exchange", "ps(servers=1, colocated=false)", "--schedule", "bsp"]
     told(capsys, "explain", "-np", "4", *axes, "--json", str(tmp_path / "e.json"))
