@@ -83,6 +83,9 @@ class Board(Protocol):
 
     def say(self, value: int) -> None: ...
 
+    def expect(self, count: int) -> None:
+        """So many more will be said: those who hear may get ready for them."""
+
     def heard(self) -> int | None:
         """The next number, if it is there."""
 

@@ -212,9 +212,11 @@ def _events(training: Any, run: Run, steps: int = 3) -> dict[str, Any]:
     meter = Diary(log, lambda: training.pace.steps)
     training.pace.record_events(log)
     watch = _watch(training, run)
-    for _ in range(steps):
-        training.steps(1, meter)
-        if watch is not None:
+    if watch is None:
+        training.steps(steps, meter)  # in one go: what crosses the step is seen to
+    else:
+        for _ in range(steps):
+            training.steps(1, meter)
             watch.stepped()
     training.pace.record_events(None)
     log.sort(key=lambda event: event[0])

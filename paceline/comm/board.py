@@ -37,6 +37,9 @@ class MemoryBoard:
         self._count += 1
         self._entries[(self._count - 1) % self._length] = self._count * _VALUE + value
 
+    def expect(self, count: int) -> None:
+        """Memory needs nobody who listens."""
+
     def heard(self) -> int | None:
         """The next number, if it is there."""
         number, value = divmod(int(self._entries[self._count % self._length]), _VALUE)

@@ -96,11 +96,23 @@ class Added:
 
 
 class GroupBoard:
-    """Broadcasts of one number each; those who listen have the next one posted, so that it can come at any time."""
+    """Broadcasts of one number each; those who listen have the next few posted, so that they can come at any time."""
+
+    AHEAD = 8
 
     def __init__(self, comm: TorchDist, group: Any, first: int) -> None:
         self._comm, self._group, self._first = comm, group, first
         self._posted: deque[tuple[Tensor, Any]] = deque()
+        self._coming = 0  # that nobody listens for yet
+
+    def expect(self, count: int) -> None:
+        self._coming += count
+        self._listen()
+
+    def _listen(self, least: int = 0) -> None:
+        while len(self._posted) < max(least, min(self.AHEAD, len(self._posted) + self._coming)):
+            self._coming = max(0, self._coming - 1)
+            self._post()
 
     def say(self, value: int) -> None:
         self._post(value)
@@ -112,16 +124,14 @@ class GroupBoard:
         self._posted.append((number, dist.broadcast(number, self._first, group=self._group, async_op=True)))
 
     def heard(self) -> int | None:
-        if not self._posted:
-            self._post()
+        self._listen(1)
         number, work = self._posted[0]
         if not work.is_completed():
             return None
         return self._take(number, work, self._comm.deadline, "")
 
     def hear(self, key: object = "", deadline: float | None = None) -> int:
-        if not self._posted:
-            self._post()
+        self._listen(1)
         return self._take(*self._posted[0], self._comm.deadline if deadline is None else deadline, key)
 
     def _take(self, number: Tensor, work: Any, seconds: float, key: object) -> int:
@@ -134,6 +144,7 @@ class GroupBoard:
                 rank=self._first,
             ) from None
         self._posted.popleft()
+        self._listen()
         return int(number)
 
 

@@ -72,6 +72,8 @@ class CrossingEngine(Engine):
         self._back: set[int] = set()
         self._absent: list[int] | None = None
         self.settled = False
+        if self.crossing and self._board is not None and self.comm.rank:
+            self._board.expect(len(self.chunks))
         super().begin(step)
 
     def offer(self, slot: int) -> None:
@@ -106,6 +108,7 @@ class CrossingEngine(Engine):
 
     def need(self, slots: Iterable[int]) -> None:
         """Until everything that these slots and their flags travel in is back."""
+        self.advance()  # layers whose parameters are there are when later ones make their way
         due = {chunk for slot in slots for chunk in self._covers[slot]} - self._back
         if not due:
             return
@@ -115,6 +118,7 @@ class CrossingEngine(Engine):
         while not due <= self._back:
             if self._flying:
                 self._retire()
+                self.advance()
             else:
                 assert self._board is not None
                 self._said(self._board.hear(f"step {self._dispatcher.step}"))

@@ -2,7 +2,7 @@
 
 hierarchical(4x8)             the sum of all: reduce-scatter along each dimension, all-gather in reverse. The same
                               bytes as flat all-reduce in far fewer steps; between nodes every rank sends its own part
-hierarchical(neighbor(T))     the mean inside a node, neighbors between nodes (one rank per node), and back inside
+hierarchical(neighbor(T))     the mean inside a node, neighbors between nodes (every rank its part), and back inside
 hierarchical                  dimensions from the nodes: ranks per node x nodes
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -109,7 +109,7 @@ class LevelsChannel:
         self._comm = self.memory = comm
         self._levels = [(comm.split(groups), size) for groups, size in along(dimensions)]
         self._total = math.prod(dimensions)
-        self._scratch: dict[tuple[int, int, int, Any], Tensor] = {}
+        self._scratch: dict[tuple[int, str, int, Any], Tensor] = {}
 
     def start(self, unit: Unit, chunk: Chunk, src: Tensor, dst: Tensor, codec: Codec | None) -> Work:
         if codec is None:
@@ -121,23 +121,29 @@ class LevelsChannel:
         length = padded(src.nbytes, self._total) // src.itemsize
         part = src
         if length != src.numel():
-            part = self._room(chunk, 0, length, src)
+            part = self._room(chunk, "whole", length, src)
             part[: src.numel()].copy_(src)
         for depth, (comm, size) in enumerate(self._levels):
-            smaller = self._room(chunk, 1 + depth, part.numel() // size, src)
+            smaller = self._room(chunk, f"up {depth}", part.numel() // size, src)
             yield comm.reduce_scatter(part, smaller, unit)
             part = smaller
+        part = yield from self._across(unit, chunk, part)
         for depth, (comm, size) in reversed(list(enumerate(self._levels))):
             last = depth == 0 and length == dst.numel()
-            larger = dst if last else self._room(chunk, -1 - depth, part.numel() * size, src)
+            larger = dst if last else self._room(chunk, f"down {depth}", part.numel() * size, src)
             yield comm.all_gather(part, larger, unit)
             part = larger
         if part is not dst:
             dst.copy_(part[: dst.numel()])
 
-    def _room(self, chunk: Chunk, depth: int, numel: int, like: Tensor) -> Tensor:
+    def _across(self, unit: Unit, chunk: Chunk, part: Tensor) -> Generator[Work, None, Tensor]:
+        """What happens at the top, with this rank's part: nothing, the sum is complete."""
+        return part
+        yield
+
+    def _room(self, chunk: Chunk, use: str, numel: int, like: Tensor) -> Tensor:
         """Memory of one level of one chunk's payload, the same in every step. Collective the first time."""
-        key = (chunk.index, depth, numel, like.dtype)
+        key = (chunk.index, use, numel, like.dtype)
         if key not in self._scratch:
             self._scratch[key] = self._comm.allocate(numel, like.dtype)
         return self._scratch[key]
@@ -149,51 +155,33 @@ class LevelsChannel:
         pass
 
 
-class NodesChannel:
-    """Mean inside the node, neighbors between the first ranks of nodes, and back."""
+class NodesChannel(LevelsChannel):
+    """The mean inside the node, cut among its ranks; each averages its part with the same rank of other nodes."""
 
     def __init__(self, comm: Comm, cluster: Cluster, topology: Any) -> None:
-        self._comm, self._cluster, self._topology = comm, cluster, topology
-        self.memory = comm
-        self._nodes = [[r for r, node in enumerate(cluster.nodes) if node == k] for k in sorted(set(cluster.nodes))]
-        self._inside = comm.split(self._nodes)
-        self._scratch: dict[tuple[int, int, Any], tuple[Tensor, Tensor, Tensor]] = {}
+        self._comm = self.memory = comm
+        self._nodes, self._topology = members(cluster), topology
+        self._node = next(k for k, node in enumerate(self._nodes) if comm.rank in node)
+        self._total = len(self._nodes[0])
+        self._levels = [(comm.split(self._nodes), self._total)]
+        self._scratch = {}
 
-    def start(self, unit: Unit, chunk: Chunk, src: Tensor, dst: Tensor, codec: Codec | None) -> Work:
-        if codec is None:
-            return Chain(self._climb(unit, chunk, src, dst))
-        rounds = codec.rounds(chunk, src, dst)
-        return coded(rounds, lambda payload: Chain(self._climb(unit, chunk, payload.tensor, payload.out)))
-
-    def _climb(self, unit: Unit, chunk: Chunk, src: Tensor, dst: Tensor) -> Iterator[Work]:
-        share, mean, mixed = self._room(chunk, src)
-        share.copy_(src).div_(self._inside.size)
-        yield self._inside.all_sum(share, mean, unit)
-        yield self._comm.mix(mean, mixed, self._row(unit.step), unit)
-        yield self._inside.broadcast(mixed, 0, unit)
-        dst.copy_(mixed)
+    def _across(self, unit: Unit, chunk: Chunk, part: Tensor) -> Generator[Work, None, Tensor]:
+        mixed = self._room(chunk, "mixed", part.numel(), part)
+        yield self._comm.mix(part, mixed, self._row(unit.step), unit)
+        return mixed
 
     def _row(self, step: int) -> Mixing:
-        """The first rank of a node speaks for it; the others only keep step."""
-        node = self._cluster.nodes[self._comm.rank]
-        if self._inside.rank != 0:
-            return Mixing(1.0)
-        row = self._topology.row(node, View(node, len(self._nodes)), step)
-        sources = tuple((self._nodes[peer][0], weight) for peer, weight in row.sources)
-        return Mixing(row.keep, sources, tuple(self._nodes[peer][0] for peer in row.targets))
+        """The row of the node among nodes, for this rank's part; parts are sums, so weights make means of them."""
+        row = self._topology.row(self._node, View(self._node, len(self._nodes)), step)
+        place = self._nodes[self._node].index(self._comm.rank)
+        sources = tuple((self._nodes[peer][place], weight / self._total) for peer, weight in row.sources)
+        return Mixing(row.keep / self._total, sources, tuple(self._nodes[peer][place] for peer in row.targets))
 
-    def _room(self, chunk: Chunk, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        key = (chunk.index, like.numel(), like.dtype)
-        if key not in self._scratch:
-            share, mean, mixed = (self._comm.allocate(like.numel(), like.dtype) for _ in range(3))
-            self._scratch[key] = (share, mean, mixed)
-        return self._scratch[key]
 
-    def state(self) -> Mapping[str, Any]:
-        return {}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        pass
+def members(cluster: Cluster) -> list[list[int]]:
+    """The ranks of each node."""
+    return [[r for r, node in enumerate(cluster.nodes) if node == k] for k in sorted(set(cluster.nodes))]
 
 
 def along(dimensions: Sequence[int]) -> Iterator[tuple[list[list[int]], int]]:
@@ -211,15 +199,10 @@ def padded(nbytes: int, parts: int) -> int:
 
 
 def _node_flows(nbytes: int, cluster: Cluster, topology: Any) -> list[list[Flow]]:
-    """Inside each node an all-reduce and a broadcast, between them one chunk per neighbor."""
-    from paceline.exchanges.allreduce import AllReduce
-
-    nodes = [[r for r, node in enumerate(cluster.nodes) if node == k] for k in sorted(set(cluster.nodes))]
-    sums: list[list[Flow]] = [[], []]
-    for node in nodes:
-        for kept, flows in zip(sums, AllReduce().traffic(nbytes, Cluster.of_one_host(len(node))), strict=True):
-            kept += [Flow(node[flow.src], node[flow.dst], flow.nbytes) for flow in flows]
+    """Inside each node a reduce-scatter and an all-gather, between them one chunk per neighboring node."""
+    nodes = members(cluster)
+    part = padded(nbytes, len(nodes[0])) // len(nodes[0])
+    inside = [Flow(a, b, part) for node in nodes for a in node for b in node if a != b]
     rows = [topology.row(k, View(k, len(nodes)), 0) for k in range(len(nodes))]
-    between = [Flow(nodes[s][0], nodes[k][0], nbytes) for k, row in enumerate(rows) for s, _ in row.sources]
-    back = [Flow(node[0], rank, nbytes) for node in nodes for rank in node[1:]]
-    return [*sums, between, back]
+    pairs = [pair for k, row in enumerate(rows) for s, _ in row.sources for pair in zip(nodes[s], nodes[k], strict=True)]
+    return [inside, [Flow(a, b, part) for a, b in pairs], inside]

@@ -24,7 +24,7 @@ from paceline.types import Plan, Profile, Seconds
 
 @dataclass(frozen=True)
 class Dear(Traits):
-    mb: float = 25.0
+    mb: float = 10.0
 
     name: ClassVar[str] = "dear"
     crosses_step: ClassVar[bool] = True
@@ -33,7 +33,7 @@ class Dear(Traits):
 
     def __post_init__(self) -> None:
         if not self.mb > 0:
-            raise BadMember(f"dear(mb={self.mb:g})", why="a chunk needs more than 0 MB", remedy="dear(mb=25)")
+            raise BadMember(f"dear(mb={self.mb:g})", why="a chunk needs more than 0 MB", remedy="dear(mb=10)")
 
     def plan(self, profile: Profile, seconds: Seconds) -> Plan:
         return Fusion(self.mb).plan(profile, seconds)
