@@ -42,7 +42,10 @@ class Buffer:
 
     def accumulate(self, tensor: Tensor, weight: float) -> None:
         with self._lock.held(self._what) as numbers:
-            self._data.add_(tensor, alpha=weight)
+            if numbers[FILLED]:
+                self._data.add_(tensor, alpha=weight)
+            else:  # what lies there was read before
+                torch.mul(tensor, weight, out=self._data)
             _written(numbers, deposit=True)
 
     def read(self, into: Tensor) -> None:
@@ -57,7 +60,6 @@ class Buffer:
                 into.add_(self._data, alpha=weight)
             numbers[FRESH] = 0
             if filled and clear:
-                self._data.zero_()
                 numbers[FILLED] = 0
         return filled
 

@@ -82,7 +82,7 @@ class WindowChannel:
     def _average(self, window: Buffers, step: int, chunk: Chunk, src: Tensor, dst: Tensor) -> list[Work]:
         row = plain_row(self._topology, self._view, step)
         works = [window.put(target, src) for target in row.targets]
-        dst.copy_(src).mul_(row.keep)
+        _scale(src, row.keep, dst)
         total = row.keep + sum(self._arrived(window, chunk, dst, self._weights))
         if total == 0:
             dst.copy_(src)
@@ -95,7 +95,7 @@ class WindowChannel:
         row = split_mass(self._topology, self._view, step)
         gives = float(src[-1]) >= LEAST
         works = [window.accumulate(target, src, row.keep) for target in row.targets if gives]
-        dst.copy_(src).mul_(row.keep if gives else 1.0)
+        _scale(src, row.keep if gives else 1.0, dst)
         for _ in self._arrived(window, chunk, dst, {}):
             pass
         return works
@@ -121,6 +121,12 @@ class WindowChannel:
             for window in self._windows.values():
                 _contents(window, clear=True)
             self._comm.barrier()
+
+
+def _scale(src: Tensor, factor: float, out: Tensor) -> None:
+    import torch
+
+    torch.mul(src, factor, out=out)
 
 
 def _contents(window: Buffers, clear: bool = False) -> dict[int, Tensor]:
