@@ -81,10 +81,13 @@ class QueueWork:
             self._queue.wait_for(self._last, deadline)
 
     def done(self) -> bool:
-        if self._last is None:
-            return True
-        self._queue.progress()
-        return self._last.finished
+        if not self.landed():
+            self._queue.progress()
+        return self.landed()
+
+    def landed(self) -> bool:
+        """Whether it was through when the queue last moved; moves nothing."""
+        return self._last is None or self._last.finished
 
     def then(self, after: Callable[[], Any]) -> QueueWork:
         """Run `after` when the last operation finishes."""

@@ -108,7 +108,7 @@ class Engine:
     def begin(self, step: int) -> None:
         self._flying: deque[tuple[Unit, Work]] = deque()
         self.arrived: dict[int, None] = {}  # a set that keeps the order
-        self._landed: set[Unit] = set()
+        self._landed = 0  # of those that fly, how many of the first were seen back
         self._note("begin", step)
         self._send(self._dispatcher.begin(step))
 
@@ -129,12 +129,12 @@ class Engine:
 
     def _look(self) -> None:
         """For the log only: which units have come back while gradients were still being made."""
-        for unit, work in self._flying:
-            if unit not in self._landed:
-                if not work.done():
-                    return
-                self._landed.add(unit)
-                self._note("arrived", unit.step, unit.chunk, unit.phase)
+        while self._landed < len(self._flying):
+            unit, work = self._flying[self._landed]
+            if not getattr(work, "landed", work.done)():
+                return
+            self._landed += 1
+            self._note("arrived", unit.step, unit.chunk, unit.phase)
 
     def _ready(self, slot: int) -> None:
         if self.log is not None:
