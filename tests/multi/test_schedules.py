@@ -31,6 +31,18 @@ def check_priority(record, events):
     assert max(plan["nbytes"]) <= 0.2 * 2**20
     leaves = [[(s, w) for rank, _, k, s, w, _ in events if rank == r and k == "leave"] for r in range(3)]
     assert leaves[0] == leaves[1] == leaves[2]
+    assert crossings(first), "the event stream does not show a layer that waits for the step before"
+
+
+def crossings(first):
+    """Steps whose parameters were asked for in the forward of the next."""
+    forward, found = -1, set()
+    for kind, step, _ in first:
+        if kind == "forward":
+            forward = step
+        elif kind == "need" and step < forward:
+            found.add(step)
+    return found
 
 
 def test_priority_over_shm_has_no_inversions_and_keeps_its_credit(tmp_path):
