@@ -138,8 +138,8 @@ class LevelsChannel:
 
     def _across(self, unit: Unit, chunk: Chunk, part: Tensor) -> Generator[Work, None, Tensor]:
         """What happens at the top, with this rank's part: nothing, the sum is complete."""
+        yield from ()
         return part
-        yield
 
     def _room(self, chunk: Chunk, use: str, numel: int, like: Tensor) -> Tensor:
         """Memory of one level of one chunk's payload, the same in every step. Collective the first time."""
@@ -204,5 +204,5 @@ def _node_flows(nbytes: int, cluster: Cluster, topology: Any) -> list[list[Flow]
     part = padded(nbytes, len(nodes[0])) // len(nodes[0])
     inside = [Flow(a, b, part) for node in nodes for a in node for b in node if a != b]
     rows = [topology.row(k, View(k, len(nodes)), 0) for k in range(len(nodes))]
-    pairs = [pair for k, row in enumerate(rows) for s, _ in row.sources for pair in zip(nodes[s], nodes[k], strict=True)]
-    return [inside, [Flow(a, b, part) for a, b in pairs], inside]
+    heard = [(nodes[source], nodes[k]) for k, row in enumerate(rows) for source, _ in row.sources]
+    return [inside, [Flow(a, b, part) for pair in heard for a, b in zip(*pair, strict=True)], inside]
