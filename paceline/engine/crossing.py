@@ -108,7 +108,7 @@ class CrossingEngine(Engine):
 
     def need(self, slots: Iterable[int]) -> None:
         """Until everything that these slots and their flags travel in is back."""
-        self.advance()  # layers whose parameters are there are when later ones make their way
+        self.advance()  # for a layer that need not wait, too: otherwise nothing would move while it runs
         due = {chunk for slot in slots for chunk in self._covers[slot]} - self._back
         if not due:
             return

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from paceline.comm import torchdist
-from paceline.comm.torchdist import GroupBoard
+from paceline.comm import groupboard
+from paceline.comm.groupboard import GroupBoard
 
 
 class Post:
@@ -34,7 +34,7 @@ def posts(monkeypatch):
         posts.append(Post(number))
         return posts[-1]
 
-    monkeypatch.setattr(torchdist.dist, "broadcast", broadcast)
+    monkeypatch.setattr(groupboard.dist, "broadcast", broadcast)
     return posts
 
 
