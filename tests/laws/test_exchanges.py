@@ -31,11 +31,11 @@ CARRIED = [
 ]
 
 
-def combine(comm, text, numel, compressor="none"):
+def combine(comm, text, numel, compressor="none", nodes=()):
     """One chunk through an exchange; the source, the result and what was received from each rank."""
     exchange, squeeze = exchanges.MENU.make(text), compressors.MENU.make(compressor)
     layout = Layout((Slot("x", numel),), 4, 0)
-    channel = exchange.join(comm, View(comm.rank, comm.size), LANE)
+    channel = exchange.join(comm, View(comm.rank, comm.size, nodes), LANE)
     memory = channel.memory
     src, dst = memory.allocate(numel, torch.float32), memory.allocate_result(numel, torch.float32)
     codec = squeeze.bind(layout, memory, torch.float32, exchange.shares_results)
@@ -100,6 +100,22 @@ def test_counted_bytes_are_the_declared_ones(text, size, compressor, numel):
             assert all(counted <= most for counted, most in zip(got, declared, strict=True))
         else:
             assert got == declared
+
+
+@pytest.mark.parametrize("nodes", [(0, 0, 1, 1), (0, 0, 1, 1, 2, 2), (0, 1, 0, 1), (0, 1, 2)])
+@pytest.mark.parametrize(
+    "text", ["hierarchical", "hierarchical(neighbor(ring))", "hierarchical(neighbor(one_peer(exp2)))"]
+)
+@pytest.mark.parametrize("numel", [1, 64, 12_345])
+def test_counted_bytes_between_nodes_are_the_declared_ones(text, nodes, numel):
+    rounds = exchanges.MENU.make(text).traffic(4 * numel, Cluster(nodes))
+    found = run_ranks(len(nodes), lambda comm: combine(comm, text, numel, nodes=nodes))
+    for rank, (kept, src, _, got) in enumerate(found):
+        declared = [0] * len(nodes)
+        for flow in (flow for flows in rounds for flow in flows if flow.dst == rank):
+            declared[flow.src] += flow.nbytes
+        assert got == declared
+        assert torch.equal(kept, src)
 
 
 def test_allreduce_moves_twice_n_minus_one_nths_of_the_chunk():
