@@ -33,7 +33,11 @@ if TYPE_CHECKING:
 
 
 class Work(Protocol):
-    """Something under way. Every wait has a deadline in seconds and names the rank it waited for."""
+    """Something under way. Every wait has a deadline in seconds and names the rank it waited for.
+
+    A work may say more, and whoever asks takes `done` where it does not: `landed()` only looks and moves nothing,
+    `round_done()` is about the round under way of a work that has several.
+    """
 
     def wait(self, deadline: float | None = None) -> None: ...
 

@@ -212,17 +212,18 @@ class Event(NamedTuple):
     """One line of the event stream: engine and simulator emit the same kinds.
 
     kind: of a rank's own work, each lasting until the next: data (fetching begins), forward, backward, computed
-    (the step is called), left (waiting for others begins), waited, updated, end. Of the engine: begin, grad (a
-    gradient is finished), ready (it is in the arena), need, said, leave, arrived (a unit was seen to be there before
-    anybody waited for it), back. `what` is the slot of `ready` and `need`, and the chunk of `said`, `leave`,
-    `arrived` and `back`; seconds are of the clock that the emitter was given.
+    (the step is called), left (waiting for others begins), waited, updated, end. Of the engine: begin, ready (a
+    gradient is in the arena), need, said, leave, and arrived (a unit was seen to be there before anybody waited for
+    it) or back. `what` is the slot of `ready` and `need`, and the chunk of `said`, `leave`, `arrived` and `back`;
+    `detail` is the phase of a unit, and the seconds that copying into the arena took, of `ready`. Times are of the
+    clock that the emitter was given.
     """
 
     seconds: float
     kind: str
     step: int
     what: int = -1
-    phase: int = 0
+    detail: float = 0
 
 
 @dataclass(frozen=True)
@@ -272,3 +273,8 @@ class Axes:
     membership: Any
     topology: Any = None
     notes: Sequence[str] = field(default=())
+
+    @property
+    def same_result(self) -> bool:
+        """Whether training ends where all-reduce ends, up to rounding."""
+        return bool(self.rule.same_result and self.exchange.consensus and self.compressor.loss != "lossy")

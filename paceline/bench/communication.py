@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any
 
 TASK_BATCHES = 50  # batches of a published task
-Event = Sequence[Any]  # (seconds, kind, step, what, phase)
+Event = Sequence[Any]  # (seconds, kind, step, what, detail)
 
 
 def in_flight(events: Sequence[Event]) -> float | None:
@@ -38,14 +38,7 @@ def packing(events: Sequence[Event]) -> float | None:
     steps = {event[2] for event in events if event[1] == "begin"}
     if not steps:
         return None
-    total, since = 0.0, None
-    for seconds, kind, *_ in events:
-        if kind == "grad":
-            since = seconds
-        elif kind == "ready" and since is not None:
-            total += seconds - since
-            since = None
-    return total / len(steps)
+    return float(sum(event[4] for event in events if event[1] == "ready")) / len(steps)
 
 
 def communication(

@@ -76,9 +76,9 @@ class CrossingEngine(Engine):
             self._board.expect(len(self.chunks))
         super().begin(step)
 
-    def offer(self, slot: int) -> None:
+    def offer(self, slot: int, since: float = 0.0) -> None:
         self.arrived[slot] = None
-        self._ready(slot)
+        self._ready(slot, since)
         self.advance()
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,6 +22,8 @@ from paceline.protocols import Channel, Comm, Compressor, Exchange, Schedule, Wo
 from paceline.types import Chunk, Event, Lane, Link, Plan, Profile, Unit, View
 
 Clock = Callable[[], float]
+# The same as Event(...), in a third of the time: there are hundreds in a step that is being watched.
+_event: Callable[[tuple[Any, ...]], Event] = partial(tuple.__new__, Event)
 
 
 class Engine:
@@ -45,6 +48,7 @@ class Engine:
     ) -> None:
         self.comm, self.device, self.schedule, self._clock = comm, device, schedule, clock
         self._exchange = exchange
+        self._remembers = bool(getattr(compressor, "remembers", False))
         self._channel: Channel = exchange.join(comm, view, lane)
         self.order: list[int] = []  # position of slot k among `likes`
         self.arenas: list[Arena] = []
@@ -119,10 +123,14 @@ class Engine:
     def source(self, slot: int) -> Tensor:
         return self._sources[slot]
 
-    def offer(self, slot: int) -> None:
-        """The source of a slot is filled: whatever may leave now, leaves."""
+    def glance(self) -> float:
+        """The time, if somebody keeps a log."""
+        return 0.0 if self.log is None else self._clock()
+
+    def offer(self, slot: int, since: float = 0.0) -> None:
+        """The source of a slot is filled: whatever may leave now, leaves. `since` is a glance before it was filled."""
         self.arrived[slot] = None
-        self._ready(slot)
+        self._ready(slot, since)
         self._channel.memory.progress()
         if self.log is not None:
             self._look()
@@ -136,12 +144,24 @@ class Engine:
             self._landed += 1
             self._note("arrived", unit.step, unit.chunk, unit.phase)
 
-    def _ready(self, slot: int) -> None:
+    def _ready(self, slot: int, since: float = 0.0) -> None:
         if self.log is not None:
-            self._note("ready", self._dispatcher.step, slot)
+            now = self._clock()
+            self.log.append(_event((now, "ready", self._dispatcher.step, slot, now - since if since else 0.0)))
         units = self._dispatcher.ready(slot)
         if units:
             self._send(units)
+
+    def place(self, slot: int) -> tuple[Arena, int]:
+        """The arena of a slot, and its number there."""
+        return self._slots[slot]
+
+    def holds(self, slot: int, count: float) -> bool:
+        """Whether a slot came back with something: `count` ranks had a gradient, or some sent what they had owed."""
+        if count > 0 or not self._remembers:
+            return count > 0
+        arena, index = self._slots[slot]
+        return bool(arena.result_views[index].any())
 
     def missing(self) -> list[int]:
         """Slots that were not offered in this step."""
@@ -167,7 +187,10 @@ class Engine:
         while self._flying:
             unit, work = self._flying.popleft()
             work.wait()
-            self._note("back", unit.step, unit.chunk, unit.phase)
+            if self._landed:
+                self._landed -= 1  # the log has its arrival
+            else:
+                self._note("back", unit.step, unit.chunk, unit.phase)
             self._send(self._dispatcher.back(unit))
 
     def _send(self, units: Sequence[Unit]) -> None:
@@ -182,29 +205,41 @@ class Engine:
 
     def _note(self, kind: str, step: int, what: int = -1, phase: int = 0) -> None:
         if self.log is not None:
-            # The same as Event(...), in a third of the time: there are hundreds in a step that is being watched.
-            self.log.append(tuple.__new__(Event, (self._clock(), kind, step, what, phase)))
+            self.log.append(_event((self._clock(), kind, step, what, phase)))
 
     # between steps ------------------------------------------------------------------------------
 
-    def adopt_order(self) -> list[int]:
-        """Lay arenas out in the order in which rank 0's gradients became ready in this step.
-
-        Returns where each new slot was before, for those who number by slot.
-        """
+    def adopt_order(self) -> None:
+        """Lay arenas out in the order in which rank 0's gradients became ready in this step."""
         ranks = torch.tensor([*self.arrived, *self.missing()], dtype=torch.int64)
         self.comm.broadcast(ranks, 0, "the order of gradients").wait()
+        self._lay_out(ranks.tolist())
+
+    @property
+    def names(self) -> list[str]:
+        """Of all slots, in their order: for a checkpoint."""
+        return [self.name_of(slot) for slot in range(len(self._slots))]
+
+    def adopt_names(self, names: Sequence[str]) -> bool:
+        """Lay arenas out as they were when a checkpoint was written; whether its names are those of this model."""
+        at = {name: slot for slot, name in enumerate(self.names)}
+        if sorted(names) != sorted(at):
+            return False
+        self._lay_out([at[name] for name in names])
+        return True
+
+    def _lay_out(self, slots: Sequence[int]) -> None:
+        """Slots in a new order; each stays in its arena."""
         moved: list[int] = []
         first = 0
         for arena in self.arenas:
             count = len(arena.layout.slots)
-            local = [slot - first for slot in ranks.tolist() if first <= slot < first + count]
+            local = [slot - first for slot in slots if first <= slot < first + count]
             arena.reorder(local)
             moved += [first + slot for slot in local]
             first += count
         self.order = [self.order[slot] for slot in moved]
         self._plan()
-        return moved
 
     def adopt_plan(self, profile: StepProfile, link: Link, schedule: Schedule | None = None) -> None:
         """Cut anew with these times and this link, which are the same on all ranks."""

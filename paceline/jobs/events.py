@@ -1,4 +1,4 @@
-"""The event file beside a record: one JSON list per line, [rank, seconds, kind, step, what, phase]."""
+"""The event file beside a record: one JSON list per line, [rank, seconds, kind, step, what, detail]."""
 
 from __future__ import annotations
 

@@ -52,11 +52,11 @@ class Carrier:
         """`tensors` stand in the order of the parameters; `number` counts exchanges, for topologies that change."""
         self.engine.begin(number)
         for slot, position in enumerate(self.engine.order):
-            source = self.engine.source(slot)
+            source, since = self.engine.source(slot), self.engine.glance()
             source.copy_(tensors[position])
             if self._factor != 1.0:
                 source.mul_(self._factor)
-            self.engine.offer(slot)
+            self.engine.offer(slot, since)
         self.sent = True
 
     def wait(self) -> None:

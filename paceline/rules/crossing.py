@@ -22,6 +22,7 @@ from paceline.rules.grad import GradDuty
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from paceline.engine.arena import Arena
     from paceline.engine.crossing import CrossingEngine
 
 
@@ -76,6 +77,7 @@ class CrossingDuty(GradDuty):
     def leave(self) -> None:
         if not self._open:
             self._open_step()
+        super().leave()
         if self.engine.crossing:
             self.engine.close()
 
@@ -105,7 +107,7 @@ class CrossingDuty(GradDuty):
             for values, parameters in self._split_groups()
         ]
         self._pending = dict.fromkeys(range(len(self._parameters)))
-        self._counts: list[float] | None = None
+        self._counts: dict[Arena, list[float]] = {}  # of those whose flags are back
         self.steps += 1
 
     def _split_groups(self) -> list[tuple[dict[str, Any], list[Tensor]]]:
@@ -139,15 +141,20 @@ class CrossingDuty(GradDuty):
         began = perf_counter()
         self.engine.need(due)
         waited = perf_counter()
-        if self._counts is None:
-            self._counts = [count for arena in self.engine.arenas for count in arena.counts()]
         for slot in due:
             del self._pending[slot]
-        self._update([slot for slot in due if self._counts[slot] > 0])
+        self._update([slot for slot in due if self.engine.holds(slot, self._count(slot))])
         if not self._pending:
             self.engine.finish()
         self._spent.waited += waited - began
         self._spent.updated += perf_counter() - waited
+
+    def _count(self, slot: int) -> float:
+        """How many ranks had a gradient; whoever waited for a slot has waited for the flags of its arena."""
+        arena, index = self.engine.place(slot)
+        if arena not in self._counts:
+            self._counts[arena] = arena.counts()
+        return self._counts[arena][index]
 
     def _update(self, slots: Sequence[int]) -> None:
         """One step of the user's optimizer on some tensors."""

@@ -8,7 +8,7 @@ rank this is exact; a loss over unequal counts (masked tokens) is a mean of mean
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -55,17 +55,17 @@ class GradDuty:
         self.context = context
         self.engine = context.open_lane(Grad.lanes[0], None)
         self._optimizer = context.optimizer
-        self._number([context.parameters[k] for k in self.engine.order])
-        self._copies: list[Tensor] | None = None
+        self._number()
         self._may_share: bool | None = None  # not known before the first update
-        self._learning = self._given = False
+        self._learning = self._given = self._ordered = False
         self.steps = 0
         self.release()
 
-    def _number(self, parameters: Sequence[Tensor]) -> None:
-        """Slots follow the arena, whose order changes once, after the first step."""
-        self._parameters = list(parameters)
-        self._slots = {id(parameter): slot for slot, parameter in enumerate(parameters)}
+    def _number(self) -> None:
+        """Slots follow the arena, whose order changes once: after the first step, or with a checkpoint."""
+        self._parameters = [self.context.parameters[k] for k in self.engine.order]
+        self._slots = {id(parameter): slot for slot, parameter in enumerate(self._parameters)}
+        self._copies: list[Tensor] | None = None
 
     def begin(self) -> None:
         scale = 1.0 if self.context.loss_scale is None else self.context.loss_scale.value
@@ -89,9 +89,10 @@ class GradDuty:
             )
         if fresh.layout != self.engine.source(slot).layout:
             fresh = fresh.to_dense()
+        since = self.engine.glance()
         self._multiply(fresh, self.factor, out=self.engine.source(slot))
         parameter.grad = None
-        self.engine.offer(slot)
+        self.engine.offer(slot, since)
 
     def discard(self) -> None:
         """Nothing leaves before backward."""
@@ -103,7 +104,16 @@ class GradDuty:
         """Nothing is held."""
 
     def leave(self) -> None:
-        """Everything has left from the hooks of backward."""
+        """Most has left from the hooks of backward."""
+        self._offer_rest()
+
+    def _offer_rest(self) -> None:
+        """Gradients that no hook has told of: of an earlier backward of this update, or put there by hand."""
+        if self._given or len(self.engine.arrived) == len(self._parameters):
+            return
+        for slot in self.engine.missing():
+            if self._parameters[slot].grad is not None:
+                self.on_grad(self._parameters[slot])
 
     def wait(self) -> None:
         if not self._given:
@@ -121,6 +131,7 @@ class GradDuty:
 
     def synchronize(self) -> None:
         """p.grad is the mean gradient now, in this rank's own memory."""
+        self._offer_rest()
         self.engine.finish()
         self._give(self._clipping(), private=True)
         self._given = True
@@ -140,9 +151,10 @@ class GradDuty:
                 remedy="wrap(..., private_gradients=True)",
             )
         self.steps += 1
-        if self.steps == 1:
-            self._number([self._parameters[slot] for slot in self.engine.adopt_order()])
-            self._copies = None
+        if not self._ordered:
+            self.engine.adopt_order()
+            self._number()
+            self._ordered = True
         self.release()
 
     def evaluate(self, loss: Tensor) -> Tensor:
@@ -170,8 +182,8 @@ class GradDuty:
         self._learning = self._may_share is None and scale == 1.0 and not private
         views = self._views(scale, private)
         counts = [count for arena in self.engine.arenas for count in arena.counts()]
-        for parameter, view, count in zip(self._parameters, views, counts, strict=True):
-            parameter.grad = view if count > 0 else None
+        for slot, (parameter, view, count) in enumerate(zip(self._parameters, views, counts, strict=True)):
+            parameter.grad = view if self.engine.holds(slot, count) else None
 
     def _views(self, scale: float, private: bool) -> list[Tensor]:
         arenas = self.engine.arenas
@@ -198,7 +210,11 @@ class GradDuty:
             parameter.grad = None
 
     def state(self) -> Mapping[str, Any]:
-        return {"steps": self.steps}
+        return {"steps": self.steps, "order": self.engine.names if self._ordered else []}
 
     def restore(self, state: Mapping[str, Any]) -> None:
+        """Chunks hold the tensors that they held when the checkpoint was written."""
         self.steps = state["steps"]
+        if state.get("order"):
+            self._ordered = self.engine.adopt_names(state["order"])
+            self._number()

@@ -194,20 +194,24 @@ class ServerDuty:
         assert fresh is not None, "autograd has just filled it"
         if fresh.layout != self.engine.source(slot).layout:
             fresh = fresh.to_dense()
+        since = self.engine.glance()
         self._torch.mul(fresh, self.factor, out=self.engine.source(slot))
         parameter.grad = None
-        self._offer(slot)
+        self._offer(slot, since)
 
-    def _offer(self, slot: int) -> None:
+    def _offer(self, slot: int, since: float = 0.0) -> None:
         if len(self.engine.arrived) + 1 == len(self._parameters):
             self.pushed.append(self.context.clock())
-        self.engine.offer(slot)
+        self.engine.offer(slot, since)
 
     def leave(self) -> None:
         """A parameter without a gradient counts as one with a zero gradient."""
         if not self._begun:
             self._begin()
         for slot in self.engine.missing():
+            if self._parameters[slot].grad is not None:  # of an earlier backward of this update
+                self.on_grad(self._parameters[slot])
+                continue
             self.engine.source(slot).zero_()
             self._offer(slot)
 

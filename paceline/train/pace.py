@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from paceline.bench.profile import StepProfile
+from paceline.compressors.codec import check_model
 from paceline.engine.crossing import CrossingEngine
 from paceline.engine.device import CpuDevice, Device
 from paceline.engine.engine import Engine
@@ -27,7 +28,7 @@ from paceline.train.evaluate import averaged_statistics
 from paceline.train.planning import Planning
 from paceline.train.scaling import LossScale
 from paceline.train.watch import Watch
-from paceline.types import Axes, Event, Lane, View
+from paceline.types import Axes, Event, Lane, Slot, View
 
 
 @dataclass(slots=True)
@@ -77,6 +78,7 @@ class Pace:
         self._log: list[Event] | None = None
         self.on_step: Callable[[], None] | None = None
         self._device, self._named = device or CpuDevice(), trainable(model)
+        check_model(axes.compressor, [Slot(name, p.numel(), tuple(p.shape)) for name, p in self._named])
         start_equal(model, comm)
         self._view = View(comm.rank, comm.size, comm.placement)
         self._presence = axes.membership.join(self._view)
@@ -227,8 +229,6 @@ class Pace:
         """Autograd has finished the gradient of one parameter; while accumulating it stays where it is."""
         if self._micro + 1 >= self.accumulate:
             self._ensure_begun()
-            if self._log is not None:
-                self._log.append(tuple.__new__(Event, (self._clock(), "grad", self.steps, -1, 0)))
             self.duty.on_grad(parameter)
 
     def _step_with(self, closure: Callable[[], Tensor]) -> bool:

@@ -7,8 +7,7 @@ PARTS = {"data": 0.0, "forward": 0.02, "backward": 0.05, "exposed": 0.02, "updat
 # Two chunks that overlap in time, then a third alone: 4 + 2 seconds in flight, in one step.
 EVENTS = [
     (0.0, "begin", 0, -1, 0),
-    (0.5, "grad", 0, -1, 0),
-    (0.7, "ready", 0, 0, 0),
+    (0.7, "ready", 0, 0, 0.2),
     (1.0, "leave", 0, 0, 0),
     (2.0, "leave", 0, 1, 0),
     (3.0, "back", 0, 0, 0),
@@ -23,7 +22,7 @@ def test_time_in_flight_counts_overlapping_chunks_once():
     assert in_flight([]) is None
 
 
-def test_packing_is_from_the_gradient_to_the_arena():
+def test_packing_is_what_copying_into_the_arena_took():
     assert packing(EVENTS) == pytest.approx(0.2)
     assert packing([]) is None
 

@@ -129,3 +129,43 @@ def test_unused_parameters_keep_no_gradient_under_a_compressor():
         return torch.equal(kept, model.idle.weight)
 
     assert all(run_ranks(2, work)), "sign(0) is +1, but nobody had a gradient"
+
+
+@pytest.mark.parametrize("schedule", ["bsp", "wfbp"])
+def test_what_was_owed_is_not_lost_where_nobody_has_a_gradient(schedule):
+    """All that was applied and what is still owed are all gradients, also of a tensor that is used now and then."""
+    ratio, rate = 0.25, 1.0
+
+    def work(comm):
+        model = torch.nn.ParameterDict({name: torch.nn.Parameter(torch.zeros(4)) for name in "ab"})
+        update = torch.optim.SGD(model.parameters(), lr=rate)
+        pace = pace_of(comm, model, update, f"feedback(topk(ratio={ratio}))", schedule)
+        given = {name: torch.zeros(4) for name in "ab"}
+        for step in range(9):
+            used = "ab" if step % 3 == 0 else "a"
+            for name in used:
+                gradient = torch.arange(1.0, 5.0) * (10 if name == "a" and step % 3 == 0 else 0.01)
+                given[name] += gradient
+                (model[name] * gradient).sum().backward()
+            pace.step()
+        pace.finish()
+        owed = pace.engines[0].arenas[0].codec.state()["memory"]
+        applied = {name: -model[name].detach() / rate for name in "ab"}
+        lost = [(applied[n] + comm.size * owed[n].view(4) - given[n]).abs().max().item() for n in "ab"]
+        return bool(applied["b"].any()), lost
+
+    for moved, lost in run_ranks(2, work):
+        assert moved, "nothing of b was ever sent: this shows nothing"
+        assert max(lost) < 1e-4
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_checkpoint_of_a_run_without_a_compressor_can_be_loaded(text):
+    data = list(batches(steps=4))
+
+    def work(comm):
+        dense = train(comm, "none", data[:2])
+        return train(comm, text, data[2:], dense)[3]
+
+    first, second = run_ranks(2, work)
+    assert torch.equal(first, second), "replicas differ"

@@ -246,6 +246,31 @@ def test_several_dtypes_cross_in_arenas_of_their_own():
             assert (weights - expected[0]).abs().max() <= 1e-6
 
 
+def test_a_parameter_of_another_dtype_that_is_used_now_and_then():
+    """Its flags travel in an arena of their own, which may be back later than those of the first layer."""
+
+    def work(comm, schedule):
+        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2))
+        for k, parameter in enumerate(model.parameters()):
+            nn.init.constant_(parameter, 0.1 * (k + 1))
+        model[1].double()
+        axes = compose(Run(workers=comm.size, schedule=schedule))
+        update = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=0.1)
+        pace = Pace(model, update, comm=comm, axes=axes)
+        for step in range(STEPS):
+            x = model[0](torch.full((1, 4), float(comm.rank + step % 3)))
+            x = x if step % 2 else model[1](x.double()).float()
+            model[2](x).sum().backward()
+            pace.step()
+        pace.finish()
+        return flat(model)
+
+    expected = run_ranks(2, lambda comm: work(comm, "bsp"))
+    for schedule in CROSSING:
+        for weights in run_ranks(2, lambda comm, s=schedule: work(comm, s)):
+            assert (weights - expected[0]).abs().max() <= 1e-6
+
+
 def test_the_gates_are_gone_after_close():
     def work(comm):
         _, pace = train(comm, SMALL, steps=WATCHED + 2)

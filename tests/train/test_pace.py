@@ -57,6 +57,49 @@ def test_a_parameter_unused_on_one_rank_gets_the_mean_of_the_others():
     assert run_ranks(2, work) == [[-1.0, -1.0]] * 2
 
 
+class Heads(nn.Module):
+    """Two heads of which a batch uses one."""
+
+    def __init__(self):
+        super().__init__()
+        self.heads = nn.ModuleList([nn.Linear(2, 1, bias=False), nn.Linear(2, 1, bias=False)])
+        for parameter in self.parameters():
+            nn.init.ones_(parameter)
+
+    def forward(self, x, head):
+        return self.heads[head](x)
+
+
+@pytest.mark.parametrize("axes", [{}, {"schedule": "dear"}, {"schedule": "priority"}], ids=str)
+@pytest.mark.parametrize("last", [0, 1])
+def test_a_gradient_of_an_earlier_backward_counts_if_the_last_did_not_reach_it(axes, last):
+    def work(comm):
+        model = Heads()
+        chosen = compose(Run(workers=comm.size, accumulate=2, **axes))
+        pace = Pace(model, torch.optim.SGD(model.parameters(), lr=1.0), comm=comm, axes=chosen, accumulate=2)
+        for _ in range(8):
+            for head in (1 - last, last):
+                model(torch.tensor([[1.0, float(comm.rank)]]), head).sum().backward()
+                pace.step()
+        pace.finish()
+        return flat(model).tolist()
+
+    # each of eight updates is half of the mean gradient (1, 0.5)
+    assert run_ranks(2, work) == [[-3.0, -1.0] * 2] * 2
+
+
+def test_a_gradient_that_was_put_there_by_hand_is_exchanged():
+    def work(comm):
+        model = Heads()
+        pace = pace_of(comm, model, torch.optim.SGD(model.parameters(), lr=1.0))
+        model(torch.ones(1, 2), 0).sum().backward()
+        model.heads[1].weight.grad = torch.full((1, 2), float(comm.rank))
+        pace.step()
+        return flat(model).tolist()
+
+    assert run_ranks(2, work) == [[0.0, 0.0, 0.5, 0.5]] * 2
+
+
 def test_shared_and_frozen_parameters_and_groups():
     original = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 4))
 
@@ -322,6 +365,33 @@ def test_arenas_follow_the_order_in_which_gradients_come():
         names = [pace.engines[0].name_of(slot) for slot in order]
         pace.step()
         return names == [slot.name for slot in pace.engines[0].arenas[0].layout.slots]
+
+    assert run_ranks(2, work) == [True, True]
+
+
+def test_a_checkpoint_keeps_the_order_of_the_arena():
+    class Late(nn.Module):
+        """Registered in the order in which gradients become ready, so that the arena must turn around."""
+
+        def __init__(self):
+            super().__init__()
+            self.last, self.first = nn.Linear(2, 2), nn.Linear(2, 2)
+
+        def forward(self, x):
+            return self.last(self.first(x))
+
+    def stepped(pace):
+        pace.model(torch.ones(1, 2)).sum().backward()
+        pace.step()
+        return pace.engines[0].names
+
+    def work(comm):
+        begun, first, resumed = pace_of(comm, Late()), pace_of(comm, Late()), pace_of(comm, Late())
+        before, learned = first.engines[0].names, stepped(first)
+        resumed.load_state_dict(begun.state_dict())  # of nothing there is nothing to learn
+        unlearned = resumed.engines[0].names
+        resumed.load_state_dict(first.state_dict())
+        return before == unlearned != learned == resumed.engines[0].names == stepped(resumed)
 
     assert run_ranks(2, work) == [True, True]
 
