@@ -6,7 +6,7 @@ A refusal says what, why and what to try. All problems are reported at once; not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -30,6 +30,7 @@ MENUS = {
     "membership": memberships.MENU,
 }
 FLAGS = {"compressor": "compress"}
+OWN = ("model", "optimizer")  # what a script brings itself: nobody knows it before it is wrapped
 
 
 def axes_of(run: Run) -> Axes:
@@ -51,8 +52,11 @@ def servers_of(run: Run) -> int:
     return 0 if run.reference else axes_of(run).exchange.servers
 
 
-def compose(run: Run, machine: Machine | None = None) -> Axes | None:
-    """The axes of a sound run, with its notes; None for a reference. Raises Refused with every problem."""
+def compose(run: Run, machine: Machine | None = None, *, unknown: Collection[str] = ()) -> Axes | None:
+    """The axes of a sound run, with its notes; None for a reference. Raises Refused with every problem.
+
+    `unknown` are fields that stand in the run only because something must: no compressor is judged by them.
+    """
     problems: list[str] = []
     for check_words in _axes_words, _other_words:
         try:
@@ -63,11 +67,19 @@ def compose(run: Run, machine: Machine | None = None) -> Axes | None:
     problems += [str(problem) for check in (*CHECKS, _topology_is_used) for problem in check(run, machine or Machine())]
     if axes is not None:
         problems += [str(problem) for rule in _AXES_CHECKS for problem in rule(axes)]
-        problems += [str(problem) for problem in _fits(run, axes)]
+        problems += [str(problem) for problem in _fits(run, axes, unknown)]
         problems += [str(problem) for problem in compression.packs_on_cpus(axes, (machine or Machine()).gpus)]
     if problems:
         raise Refused(problems)
-    return None if axes is None else Axes(**{**vars(axes), "notes": tuple(_notes(run, axes))})
+    if axes is None:
+        return None
+    return replace(axes, compressor=compression.for_precision(run, axes.compressor), notes=tuple(_notes(run, axes)))
+
+
+def check_words(run: Run) -> None:
+    """Refuse a word that no menu has, whatever stands beside it."""
+    _axes_words(run)
+    _other_words(run)
 
 
 def _axes_words(run: Run) -> None:
@@ -273,10 +285,10 @@ def common_order(axes: Axes) -> Iterator[PacelineError]:
 
 
 def _rounds(compressor: Any) -> int:
-    """Rounds of one small chunk."""
+    """Rounds of one small chunk among four ranks: between two, one that merges pair by pair has only one."""
     if not hasattr(compressor, "wires"):
         return 1
-    return len(compressor.wires(Layout((Slot("x", 64),)), Chunk(0, 0, 64), 2))
+    return len(compressor.wires(Layout((Slot("x", 64),)), Chunk(0, 0, 64), 4))
 
 
 def _word(text: str) -> str:
@@ -330,7 +342,7 @@ def _mixers(run: Run, axes: Axes) -> int:
     return run.cluster.size if axes.exchange.takes_topology else run.cluster.count
 
 
-def _fits(run: Run, axes: Axes) -> Iterator[PacelineError]:
+def _fits(run: Run, axes: Axes, unknown: Collection[str]) -> Iterator[PacelineError]:
     """What depends on the number of ranks; asked only where that number makes sense."""
     if run.workers < 1 or list(nodes(run, Machine())):
         return
@@ -340,7 +352,8 @@ def _fits(run: Run, axes: Axes) -> Iterator[PacelineError]:
         yield problem
         return
     checks = update_on_servers, one_step_for_all, one_sided_comm, sound_weights, tensor_by_tensor
-    for check in (*checks, *compression.RUN_CHECKS):
+    known = [check for check, field in compression.RUN_CHECKS.items() if field not in unknown]
+    for check in (*checks, *known):
         yield from check(run, axes)
 
 

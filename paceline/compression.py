@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
+from paceline.compressors.codec import check_model
 from paceline.errors import PacelineError, WrongCommand
 from paceline.grammar import parse
 from paceline.models.layouts import layout_of
@@ -52,7 +54,7 @@ def one_momentum(run: Run, axes: Axes) -> Iterator[PacelineError]:
         yield WrongCommand(
             f"compressor {axes.compressor} with optimizer {run.optimizer}",
             why="both would apply momentum; the compressor takes it over",
-            remedy="--optimizer 'sgd(lr=0.01)'",
+            remedy="--optimizer 'sgd(lr=0.01)', or without momentum in your own loop",
         )
 
 
@@ -80,12 +82,10 @@ def finite_payloads(run: Run, axes: Axes) -> Iterator[PacelineError]:
 
 
 def matrices_have_that_rank(run: Run, axes: Axes) -> Iterator[PacelineError]:
-    """A rank above every matrix of a listed model; others are looked at when they are built."""
-    compressor = getattr(axes.compressor, "inner", axes.compressor)
-    slots = layout_of(run.model) if hasattr(compressor, "check") and run.classes is None else None
+    """A rank above every matrix of a listed model; others are looked at when they are wrapped."""
+    slots = layout_of(run.model) if run.classes is None else None
     try:
-        if slots:
-            compressor.check(slots)
+        check_model(axes.compressor, slots or ())
     except WrongCommand as problem:
         yield problem
 
@@ -101,7 +101,17 @@ def packs_on_cpus(axes: Axes, gpus: int) -> Iterator[PacelineError]:
 
 
 AXES_CHECKS = (contractive_feedback, carried_payloads, whole_tensors)
-RUN_CHECKS = (one_momentum, finite_payloads, matrices_have_that_rank)
+# Each with the field of a run that it looks at.
+RUN_CHECKS: dict[Callable[[Run, Axes], Iterator[PacelineError]], str] = {
+    one_momentum: "optimizer",
+    finite_payloads: "precision",
+    matrices_have_that_rank: "model",
+}
+
+
+def for_precision(run: Run, compressor: Any) -> Any:
+    """The compressor itself; with fp16, whose loss is scaled, one that lets infinity through."""
+    return compressor.scaled() if run.precision == "fp16" and hasattr(compressor, "scaled") else compressor
 
 
 def notes(axes: Axes) -> Iterator[str]:

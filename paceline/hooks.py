@@ -16,7 +16,8 @@ from torch.futures import Future
 
 from paceline.comm.hook import exchange_bucket
 from paceline.comm.torchdist import around_process_group
-from paceline.compose import Machine, compose
+from paceline.compose import OWN, Machine, compose
+from paceline.compressors.codec import check_model
 from paceline.exchanges.allreduce import AllReduce
 from paceline.protocols import Codec, Comm, Compressor
 from paceline.run import Run
@@ -26,19 +27,22 @@ _LANE = Lane("gradient", needs_consensus=True, lossy_ok=True)
 
 
 def comm_hook(
-    compress: str, model: nn.Module | None = None
+    compress: str, model: nn.Module | None = None, *, loss_scale: bool = False
 ) -> tuple[Buckets, Callable[[Buckets, Any], Future[Tensor]]]:
     """State and hook for `DistributedDataParallel.register_comm_hook`. Collective over the default process group.
 
     `compress` is written as for --compress, and refused for the same reasons. With `model`, an error names the
-    tensor by its name there. With dgc the optimizer must have no momentum.
+    tensor by its name there. With dgc the optimizer must have no momentum. `loss_scale` says that a GradScaler looks
+    for infinity.
     """
     comm = around_process_group()
     machine = Machine(gpus=int(comm.backend == "nccl"))
-    axes = compose(Run(workers=comm.size, compress=compress, optimizer="sgd(lr=1)"), machine)
+    run = Run(workers=comm.size, compress=compress, precision="fp16" if loss_scale else "fp32")
+    axes = compose(run, machine, unknown=OWN)
     assert axes is not None
-    names = {} if model is None else {id(parameter): name for name, parameter in model.named_parameters()}
-    return Buckets(axes.compressor, comm, names), exchange_bucket
+    named = [] if model is None else [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    check_model(axes.compressor, [Slot(name, p.numel(), tuple(p.shape)) for name, p in named])
+    return Buckets(axes.compressor, comm, {id(parameter): name for name, parameter in named}), exchange_bucket
 
 
 class Buckets:

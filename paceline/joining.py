@@ -25,7 +25,7 @@ import torch
 from paceline.bench.profile import read as read_profile
 from paceline.comm.connect import connect, position
 from paceline.comm.service import Attendant
-from paceline.compose import compose
+from paceline.compose import Machine, compose
 from paceline.engine.device import Device, find
 from paceline.errors import WrongCommand
 from paceline.run import Run
@@ -199,7 +199,7 @@ def wrap(
     }
     if run.reference:
         return _watched(_reference(run, asked, model, optimizer, settings), worker)
-    axes = compose(run)
+    axes = compose(run, Machine(gpus=int(worker.device.kind == "cuda")), unknown=("model",))
     assert axes is not None
     pace = Pace(
         model,

@@ -2,6 +2,7 @@ import pytest
 
 from paceline import schedules
 from paceline.compose import (
+    OWN,
     Machine,
     axes_of,
     common_order,
@@ -13,7 +14,7 @@ from paceline.compose import (
 from paceline.compression import carried_payloads, contractive_feedback, has_momentum, packs_on_cpus, whole_tensors
 from paceline.errors import Refused
 from paceline.run import Run
-from paceline.types import Axes, Lane
+from paceline.types import Axes, Lane, Slot
 
 
 class Trait:
@@ -143,6 +144,36 @@ def test_a_compressor_that_needs_whole_tensors_is_refused_where_they_are_cut():
     assert "needs whole tensors" in str(next(common_order(axes(schedule=priority, compressor=whole))))
     assert "several rounds per chunk" in str(next(common_order(axes(schedule=priority, compressor=rounds))))
     assert not list(common_order(axes(compressor=whole)))
+
+
+@pytest.mark.parametrize("compress", ["gtopk", "feedback(gtopk)", "threshold"])
+@pytest.mark.parametrize("schedule", ["priority", "auto(crossing=true)"])
+@pytest.mark.parametrize("workers", [2, 3, 4, 8])
+def test_a_compressor_of_several_rounds_is_refused_where_rank_0_leads(compress, schedule, workers):
+    with pytest.raises(Refused, match="it needs several rounds per chunk"):
+        compose(Run(workers=workers, compress=compress, schedule=schedule))
+    assert compose(Run(workers=workers, compress=compress, schedule="mgwfbp")) is not None
+    assert compose(Run(workers=workers, compress="topk", schedule=schedule)) is not None
+
+
+@pytest.mark.parametrize("changes", [{"strategy": "dgc"}, {"compress": "feedback(powersgd(rank=5000))"}])
+def test_what_only_a_script_knows_is_not_judged(changes):
+    with pytest.raises(Refused):
+        compose(Run(workers=2, **changes))
+    assert compose(Run(workers=2, **changes), unknown=OWN) is not None
+    with pytest.raises(Refused, match="this exchange only sums"):
+        compose(Run(workers=2, exchange="hierarchical", **{**changes, "compress": "sign"}), unknown=OWN)
+
+
+def test_cast_lets_infinity_through_beside_a_loss_scale_only():
+    plain, scaled = (compose(Run(workers=2, compress="cast(fp16)", precision=p)) for p in ("fp32", "fp16"))
+    assert (plain.compressor.looks, scaled.compressor.looks) == (True, False)
+    assert str(plain.compressor) == str(scaled.compressor) == "cast(to=fp16)"
+
+
+def test_tensors_without_elements_have_no_rank():
+    compressor = compose(Run(workers=2, compress="powersgd")).compressor
+    compressor.check([Slot("empty", 0, (0, 5)), Slot("flat", 0, (5, 0)), Slot("w", 100, (10, 10))])
 
 
 def test_a_note_says_whose_order_priority_follows():

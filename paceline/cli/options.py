@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -103,8 +103,11 @@ DEFAULTS = Run()
 LOCATIONS = {"gpu": "fake(device)", "cpu": "fake(cpu)"}
 
 
-def run_from(values: Mapping[str, Any], words: Sequence[str] = ()) -> Run:
-    """A Run from flags and `key=value` words; pydantic's complaints become ours."""
+def run_from(values: Mapping[str, Any], words: Sequence[str] = (), given: Collection[str] = ()) -> Run:
+    """A Run from flags and `key=value` words; pydantic's complaints become ours.
+
+    `given` are the flags that stand on the command line: a word must not say something else.
+    """
     settings = {name: value for name, value in values.items() if name in Run.model_fields}
     location = values.get("fake_location")
     if location is not None:
@@ -113,7 +116,8 @@ def run_from(values: Mapping[str, Any], words: Sequence[str] = ()) -> Run:
         settings["source"] = LOCATIONS[location]
     if values.get("use_fp16"):
         settings["precision"] = "fp16"
-    settings.update(settings_of(words, note=lambda text: print(f"note: {text}", flush=True)))
+    flags = {name: values[name] for name in given}
+    settings.update(settings_of(words, lambda text: print(f"note: {text}", flush=True), flags))
     try:
         return Run.model_validate(settings)
     except ValidationError as problem:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +11,7 @@ import typer
 from paceline.cli import app
 from paceline.cli import options as o
 from paceline.cli.show import details, step_lines, total_line
+from paceline.cli.words import settings_of
 from paceline.errors import UnknownName, WrongCommand
 from paceline.record import Record, check_writable, read, write
 from paceline.run import Run
@@ -75,7 +77,8 @@ def run(
     The last line is `Total img/sec on N CPU(s): X +- Y`: X is the sum of what every rank measured, Y is 1.96
     standard errors over the repeats inside this run. A script: paceline run -np 4 -- python my_train.py
     """
-    asked = o.run_from({key: value for key, value in locals().items() if key != "context"}, words or ())
+    values = {key: value for key, value in locals().items() if key != "context"}
+    asked = o.run_from(values, words or (), _given(context))
     if log_format not in LOG_FORMATS:
         raise UnknownName("log format", log_format, LOG_FORMATS)
     beside = {"--json": json, "--trace": trace, "--tensorboard": tensorboard}
@@ -87,7 +90,7 @@ def run(
         if path is not None and flag != "--tensorboard":
             check_writable(path, flag)
     if context.obj:
-        _launch(asked, context)
+        _launch(asked, context, words or ())
         return
     extras = {
         "baseline": read(baseline) if baseline else None,
@@ -146,13 +149,13 @@ def _measure(run: Run, runs: Path, json: Path | None, extras: dict[str, Any], lo
     return record, path
 
 
-def _launch(run: Run, context: typer.Context) -> None:
+def _launch(run: Run, context: typer.Context, words: Sequence[str]) -> None:
     """Only what stands on the command line reaches the script, so that its own choices hold otherwise."""
-    from paceline.compose import compose, servers_of
+    from paceline.compose import OWN, compose, servers_of
     from paceline.jobs.measure import machine
     from paceline.jobs.script import launch
 
-    given = [name for name in Run.model_fields if _was_given(context, name)]
+    given = [*_given(context), *settings_of(words, note=lambda _: None)]
     foreign = [name for name in given if name not in _FOR_SCRIPTS]
     if foreign:
         flags = ", ".join("--" + name.replace("_", "-") for name in foreign)
@@ -161,7 +164,7 @@ def _launch(run: Run, context: typer.Context) -> None:
             why="the script chooses model, data and steps itself",
             remedy="leave it out",
         )
-    compose(run, machine())
+    compose(run, machine(), unknown=OWN)
     choices = {name: getattr(run, name) for name in given if name not in _FOR_LAUNCHER}
     launch(context.obj, run=run, servers=servers_of(run), choices=choices)
 
@@ -173,6 +176,7 @@ _FOR_SCRIPTS = (
 _FOR_LAUNCHER = ("workers", "threads", "lab", "cpus")
 
 
-def _was_given(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
+def _given(context: typer.Context) -> list[str]:
+    """The settings of a run that stand on the command line as flags."""
+    sources = {name: context.get_parameter_source(name) for name in Run.model_fields}
+    return [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]

@@ -3,14 +3,18 @@
 dnn bs nworkers senlen     model, batch size, workers, sequence length
 compressor                 none, topk, gtopk, signum, ...: with feedback where the published code had it
 threshold                  elements (not megabytes) that are fused into one message; 0 is every tensor by itself
-mgwfbp=1 bytescheduler=1   the schedule of that name
+mgwfbp=1 bytescheduler=1   the schedule of that name, one of them; it decides what is fused, whatever threshold says
 nservers                   dedicated parameter servers
 rdma                       noted as not applicable
+
+A word is refused beside another word, or a flag, that says something else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple, NoReturn
 
 from paceline.errors import UnknownName, WrongCommand
 
@@ -24,9 +28,18 @@ COMPRESSORS = {
 BYTES_PER_ELEMENT = 4
 
 
-def settings_of(words: Sequence[str], note: Callable[[str], None]) -> dict[str, str]:
-    """What `key=value` words stand for, as settings of a run."""
-    found: dict[str, str] = {}
+class Said(NamedTuple):
+    """A word, and the value that it gives to a setting."""
+
+    word: str
+    value: str
+
+
+def settings_of(
+    words: Sequence[str], note: Callable[[str], None], flags: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, str]:
+    """What `key=value` words stand for, as settings of a run. `flags` are those that stand on the command line."""
+    found: dict[str, Said] = {}
     for word in words:
         key, equals, value = word.partition("=")
         if not equals:
@@ -37,8 +50,28 @@ def settings_of(words: Sequence[str], note: Callable[[str], None]) -> dict[str, 
             raise UnknownName("word", key, WORDS)
         if key == "rdma":
             note(f"{word} is not applicable: shm, gloo or nccl move the bytes")
-        found.update(WORDS[key](word, value))
-    return found
+        for name, meant in WORDS[key](word, value).items():
+            found[name] = _agreed(found.get(name), Said(word, meant), note)
+    for name, said in found.items():
+        if name in flags and str(flags[name]) != said.value:
+            _refuse(said.word, f"--{name.replace('_', '-')} {flags[name]}")
+    return {name: said.value for name, said in found.items()}
+
+
+def _agreed(first: Said | None, second: Said, note: Callable[[str], None]) -> Said:
+    """Of two words for one setting, the one that counts: a schedule by name wins over threshold."""
+    if first is None or first.value == second.value:
+        return second
+    named = [said for said in (first, second) if not said.word.startswith("threshold=")]
+    if len(named) != 1:
+        _refuse(second.word, first.word)
+    idle = second if named[0] is first else first
+    note(f"{idle.word} is not used: {named[0].word} decides what travels together")
+    return named[0]
+
+
+def _refuse(word: str, other: str) -> NoReturn:
+    raise WrongCommand(f"{word} beside {other}", why="they say different things", remedy="give one of them")
 
 
 def _plain(name: str) -> Callable[[str, str], dict[str, str]]:

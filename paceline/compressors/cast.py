@@ -1,17 +1,19 @@
 """Half the bytes: numbers travel as fp16 or bf16.
 
 Gradients are divided by the number of ranks before they are rounded, so the sum cannot overflow where the
-mean does not; shm adds in float32 and rounds once.
+mean does not; shm adds in float32 and rounds once. What has become infinite on the way is reported, save beside
+a loss scale, which looks for it in the mean gradient.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from paceline.compressors.codec import ArenaCodec, Stateless, wires
-from paceline.errors import BadMember
+from paceline.compressors.codec import SMALLER, ArenaCodec, Stateless, not_finite, wires
+from paceline.errors import BadMember, NonFinite
 from paceline.menu import Member
 from paceline.protocols import Comm, Payload, Rounds, Wire
 from paceline.types import Chunk, Layout
@@ -32,6 +34,7 @@ class Cast(Member):
     shrinks: ClassVar[bool] = False
     remembers: ClassVar[bool] = False
     aligned: ClassVar[bool] = False
+    looks: ClassVar[bool] = True  # for NaN and infinity
 
     def __post_init__(self) -> None:
         if self.to not in ("fp16", "bf16"):
@@ -47,30 +50,60 @@ class Cast(Member):
         return sum(wire.nbytes for wire in self.wires(layout, chunk, 1))
 
     def operator(self, layout: Layout, comm: Comm, shared: bool, shrunk: bool) -> Halves:
-        return Halves(self.to, layout, comm, shared)
+        return Halves(self, layout, comm, shared)
 
     def bind(self, layout: Layout, comm: Comm, dtype: Any, shared: bool) -> ArenaCodec | None:
-        """Infinity may travel: fp16 training looks for it in the mean gradient."""
+        """The operator looks itself, at what it has rounded."""
         if dtype.itemsize <= 2:
             return None
         operator = self.operator(layout, comm, shared, False)
-        return ArenaCodec(f"{self}", operator, layout, comm, shared, looks=False, wide=True)
+        return ArenaCodec(f"{self}", operator, layout, comm, shared, kind=self.name, looks=False, wide=True)
+
+    def scaled(self) -> ScaledCast:
+        """The same beside a loss scale."""
+        return ScaledCast(self.to)
+
+
+class ScaledCast(Cast):
+    """Infinity may travel: the step is then skipped on all ranks."""
+
+    looks: ClassVar[bool] = False
 
 
 class Halves(Stateless):
     """Two vectors of half the size beside the arena: what leaves and what comes back."""
 
-    def __init__(self, to: str, layout: Layout, comm: Comm, shared: bool) -> None:
+    def __init__(self, member: Cast, layout: Layout, comm: Comm, shared: bool) -> None:
         import torch
 
-        half = {"fp16": torch.float16, "bf16": torch.bfloat16}[to]
+        half = {"fp16": torch.float16, "bf16": torch.bfloat16}[member.to]
+        self._member, self._layout, self._rank, self._largest = member, layout, comm.rank, torch.finfo(half).max
         self._small = comm.allocate(layout.body, half)
         self._sum = comm.allocate_result(layout.body, half) if shared else torch.zeros(layout.body, dtype=half)
 
     def rounds(self, piece: Chunk, src: Tensor, dst: Tensor, rest: Tensor | None) -> Rounds:
         part = slice(piece.start, piece.stop)
         self._small[part].copy_(src)
+        if self._member.looks:
+            self._look(piece, src, self._small[part])
         if rest is not None:
             rest.sub_(self._small[part])
         yield Payload("sum", self._small[part], self._sum[part])
         dst.copy_(self._sum[part])
+
+    def _look(self, piece: Chunk, src: Tensor, small: Tensor) -> None:
+        """One pass over what leaves; only where that is not finite, tensor by tensor."""
+        if all(math.isfinite(end) for end in small.aminmax()):
+            return
+        for name, wrong, numel in not_finite(self._layout, piece, src):
+            raise NonFinite(
+                f"rank {self._rank}: what it sends of {name} is not finite",
+                why=f"{wrong:,} of {numel:,} numbers are NaN or infinite",
+                remedy=SMALLER,
+            )
+        for name, wrong, numel in not_finite(self._layout, piece, small):
+            raise NonFinite(
+                f"rank {self._rank}: what it sends of {name} does not fit into {self._member.to}",
+                why=f"{wrong:,} of {numel:,} numbers are above {self._largest:g}",
+                remedy="--compress none" if self._member.to == "bf16" else "--compress 'cast(bf16)'",
+            )

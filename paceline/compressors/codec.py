@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from paceline.errors import BadMember, NonFinite, WorkloadError, WrongCommand
 from paceline.menu import Member
 from paceline.protocols import Comm, Payload, Rounds, Wire
-from paceline.types import Chunk, Layout
+from paceline.types import Chunk, Layout, Slot
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 class Operator(Protocol):
     """A compressor at work on float32 vectors.
 
-    `rest`, where it is given, may be `src` itself: it becomes src minus what this rank has sent.
+    `rest`, where it is given, may be `src` itself: it becomes src minus what this rank has sent. An empty state
+    starts afresh.
     """
 
     def rounds(self, piece: Chunk, src: Tensor, dst: Tensor, rest: Tensor | None) -> Rounds: ...
@@ -71,7 +72,15 @@ class Lossy(Member):
     def bind(self, layout: Layout, comm: Comm, dtype: Any, shared: bool) -> ArenaCodec:
         if not dtype.is_floating_point:
             raise WorkloadError(f"compressor {self} on a tensor of {dtype}", why="it packs real numbers")
-        return ArenaCodec(f"{self}", self.operator(layout, comm, shared, False), layout, comm, shared)
+        operator = self.operator(layout, comm, shared, False)
+        return ArenaCodec(f"{self}", operator, layout, comm, shared, kind=self.name)
+
+
+def check_model(compressor: Any, slots: Sequence[Slot]) -> None:
+    """Whether a compressor goes with a model at all: asked once, where all of its tensors are known."""
+    inner = getattr(compressor, "inner", compressor)
+    if hasattr(inner, "check"):
+        inner.check(slots)
 
 
 def wires(compressor: Any, layout: Layout, chunk: Chunk, size: int) -> list[Wire]:
@@ -118,12 +127,13 @@ class ArenaCodec:
         comm: Comm,
         shared: bool,
         *,
+        kind: str,
         looks: bool = True,
         wide: bool = False,
     ) -> None:
-        """`looks`: refuse NaN and infinity; `wide`: the operator takes any dtype."""
+        """`kind`: whose state it is; `looks`: refuse NaN and infinity; `wide`: the operator takes any dtype."""
         self._text, self._operator, self._layout, self._comm = text, operator, layout, comm
-        self._rooms, self._looks, self._wide = Rooms(comm, shared), looks, wide
+        self._rooms, self._kind, self._looks, self._wide = Rooms(comm, shared), kind, looks, wide
         self.spent = Spent()
 
     def rounds(self, chunk: Chunk, src: Tensor, dst: Tensor) -> Rounds:
@@ -168,20 +178,37 @@ class ArenaCodec:
         total = float(src.sum())
         if total - total == 0:
             return
-        for slot, start, stop in tensors_in(self._layout, piece):
-            wrong = int((~src[start:stop].isfinite()).sum())
-            if wrong:
-                raise NonFinite(
-                    f"rank {self._comm.rank}: the gradient of {self._layout.slots[slot].name} is not finite",
-                    why=f"{wrong:,} of {stop - start:,} numbers are NaN or infinite, and {self._text} cannot pack them",
-                    remedy="a smaller learning rate, or look at the batch of that rank",
-                )
+        for name, wrong, numel in not_finite(self._layout, piece, src):
+            raise NonFinite(
+                f"rank {self._comm.rank}: the gradient of {name} is not finite",
+                why=f"{wrong:,} of {numel:,} numbers are NaN or infinite, and {self._text} cannot pack them",
+                remedy=SMALLER,
+            )
 
     def state(self) -> Mapping[str, Any]:
-        return self._operator.state()
+        kept = self._operator.state()
+        return {"compressor": self._kind, **kept} if kept else {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
+        """Nothing, as a run without a compressor saves it, starts afresh."""
+        if state and state.get("compressor") != self._kind:
+            raise WrongCommand(
+                f"the saved state of compressor {state.get('compressor') or '(unnamed)'}",
+                why=f"this run has {self._text}, which keeps something else",
+                remedy="the compressor of the checkpoint, or load model and optimizer alone",
+            )
         self._operator.restore(state)
+
+
+SMALLER = "a smaller learning rate, or look at the batch of that rank"
+
+
+def not_finite(layout: Layout, piece: Chunk, vector: Tensor) -> Iterator[tuple[str, int, int]]:
+    """Tensors of a piece with NaN or infinity in them: name, how many, of how many."""
+    for slot, start, stop in tensors_in(layout, piece):
+        wrong = int((~vector[start:stop].isfinite()).sum())
+        if wrong:
+            yield layout.slots[slot].name, wrong, stop - start
 
 
 class Rooms:
@@ -217,7 +244,8 @@ def by_name(layout: Layout, vector: Tensor) -> dict[str, Tensor]:
 
 
 def put_back(layout: Layout, vector: Tensor, saved: Mapping[str, Tensor]) -> None:
-    """The reverse, in whatever order the slots stand now."""
+    """The reverse, in whatever order the slots stand now; zero where nothing was saved."""
+    vector.zero_()
     for k, slot in enumerate(layout.slots):
         if slot.name in saved:
             if saved[slot.name].numel() != slot.numel:
@@ -242,9 +270,14 @@ def check_least(member: Any, key: str, least: float, most: float = math.inf) -> 
     value = getattr(member, key)
     if not least <= value <= most:
         limits = f"at least {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
-        raise BadMember(f"{member}", why=f"{key} is {limits}; got {value:g}")
+        usual = next(field.default for field in fields(member) if field.name == key)
+        raise BadMember(f"{member}", why=f"{key} is {limits}; got {value:g}", remedy=f"{member.name}({key}={usual:g})")
 
 
 def check_momentum(member: Any) -> None:
     if not 0 <= member.momentum < 1:
-        raise BadMember(f"{member}", why=f"a momentum lies in [0, 1); got {member.momentum:g}")
+        raise BadMember(
+            f"{member}",
+            why=f"a momentum lies in [0, 1); got {member.momentum:g}",
+            remedy=f"{member.name}(momentum=0.9)",
+        )

@@ -102,6 +102,6 @@ class Corrected:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        put_back(self._layout, self._velocity, state["velocity"])
-        put_back(self._layout, self._owed, state["owed"])
-        self._before, self._steps = state["steps"], {}
+        put_back(self._layout, self._velocity, state.get("velocity", {}))
+        put_back(self._layout, self._owed, state.get("owed", {}))
+        self._before, self._steps = state.get("steps", 0), {}

@@ -20,7 +20,8 @@ class Dice:
     """
 
     def __init__(self, seed: int, rank: int | None) -> None:
-        self._generator = np.random.Generator(np.random.PCG64([seed] if rank is None else [seed, 1 + rank]))
+        self._seeds = [seed] if rank is None else [seed, 1 + rank]
+        self._generator = np.random.Generator(np.random.PCG64(self._seeds))
 
     def fractions(self, out: Array) -> Array:
         """Fills a vector with numbers in [0, 1)."""
@@ -37,4 +38,5 @@ class Dice:
         return {"dice": dict(self._generator.bit_generator.state)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self._generator.bit_generator.state = state["dice"]
+        fresh = np.random.PCG64(self._seeds).state
+        self._generator.bit_generator.state = state.get("dice", fresh)

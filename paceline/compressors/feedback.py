@@ -62,7 +62,8 @@ class Feedback(Member):
 
     def bind(self, layout: Layout, comm: Comm, dtype: Any, shared: bool) -> ArenaCodec:
         operator = FeedbackOperator(layout, self.inner.operator(layout, comm, shared, shrunk=True))
-        return ArenaCodec(f"{self}", operator, layout, comm, shared)
+        kind = f"{self.name}({self.inner.name})"
+        return ArenaCodec(f"{self}", operator, layout, comm, shared, kind=kind)
 
 
 class FeedbackOperator:
@@ -82,5 +83,5 @@ class FeedbackOperator:
         return {"memory": by_name(self._layout, self.memory), "inner": dict(self._inner.state())}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        put_back(self._layout, self.memory, state["memory"])
-        self._inner.restore(state["inner"])
+        put_back(self._layout, self.memory, state.get("memory", {}))
+        self._inner.restore(state.get("inner", {}))

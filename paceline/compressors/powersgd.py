@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.compressors.codec import Lossy, Rooms, check_least, tensors_in
-from paceline.errors import BadMember
+from paceline.errors import BadMember, WrongCommand
 from paceline.protocols import Comm, Payload, Rounds, Wire
 from paceline.types import Chunk, Layout, Slot
 
@@ -40,13 +40,14 @@ class PowerSgd(Lossy):
         check_least(self, "rank", 1)
 
     def check(self, slots: Sequence[Slot]) -> None:
-        """Refuse a rank that no matrix has."""
-        sides = [min(slot.shape[0], slot.numel // slot.shape[0]) for slot in slots if len(slot.shape) > 1]
+        """Refuse a rank that no matrix of a model has."""
+        matrices = [slot for slot in slots if len(slot.shape) > 1 and slot.numel]
+        sides = [min(slot.shape[0], slot.numel // slot.shape[0]) for slot in matrices]
         if sides and self.rank > max(sides):
             raise BadMember(
                 f"{self}",
                 why=f"no matrix of the model has more than {max(sides)} rows and columns",
-                remedy="powersgd(rank=2)",
+                remedy=f"powersgd(rank={min(2, max(sides))})",
             )
 
     def body(self, layout: Layout, piece: Chunk, size: int) -> Sequence[Wire]:
@@ -57,7 +58,6 @@ class PowerSgd(Lossy):
         return found if thin else found[:1]
 
     def operator(self, layout: Layout, comm: Comm, shared: bool, shrunk: bool) -> LowRank:
-        self.check(layout.slots)
         return LowRank(self, layout, Rooms(comm, shared))
 
 
@@ -156,7 +156,15 @@ class LowRank:
         return {"starts": {name: q.clone() for name, q in self._starts.items()}}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self._starts = {name: q.clone() for name, q in state["starts"].items()}
+        saved = state.get("starts", {})
+        for name, q in saved.items():
+            if len(q) != self._rank:
+                raise WrongCommand(
+                    f"the saved state of {name}",
+                    why=f"it is of powersgd(rank={len(q)}), and this run has rank {self._rank}",
+                    remedy=f"powersgd(rank={len(q)}), or load model and optimizer alone",
+                )
+        self._starts = {name: q.clone() for name, q in saved.items()}
 
 
 def pack(src: Tensor, ranges: Sequence[tuple[int, int]], out: Tensor) -> None:

@@ -64,4 +64,4 @@ class Vote:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         if self._momentum:
-            put_back(self._layout, self._mean, state["mean"])
+            put_back(self._layout, self._mean, state.get("mean", {}))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -12,7 +11,7 @@ from paceline.bench.profile import read as read_profile
 from paceline.compose import compose
 from paceline.exchanges.costs import traffic
 from paceline.jobs.measure import check, machine
-from paceline.jobs.predict import Prediction, predict
+from paceline.jobs.predict import Prediction, predict, seconds_of
 from paceline.models.layouts import layout_built, layout_of
 from paceline.run import Run
 from paceline.types import Axes, Chunk, Flow, Lane, Layout, Link, Profile, Slot
@@ -27,7 +26,10 @@ LEAVES = {
 
 @dataclass(frozen=True)
 class Explanation:
-    """`received` is per worker and step, in bytes. A reference has no axes and no figures."""
+    """`received` is per worker and step, in bytes. A reference has no axes and no figures.
+
+    `planned` is whether the chunks are those of the run; otherwise layer times or link are not known yet.
+    """
 
     run: Run
     axes: Axes | None
@@ -36,6 +38,7 @@ class Explanation:
     chunks: tuple[int, ...] = ()
     received: tuple[int, ...] = ()
     rounds: int = 0
+    planned: bool = True
     prediction: Prediction | None = None
 
 
@@ -46,7 +49,7 @@ def explain(run: Run) -> Explanation:
         return Explanation(run, axes, notes)
     slots = _slots(run)
     given = read_profile(Path(run.profile)) if run.profile else None
-    link = (given.measured_link() if given else None) or Link(0.0, 1e9)
+    link = given.measured_link() if given else None
     profiles = [_profile(lane, slots, given) for lane in axes.rule.lanes]
     cuts = [cut for profile in profiles for cut in _chunks(axes, profile, link)]
     sizes = tuple(axes.compressor.nbytes(layout, chunk) for layout, chunk in cuts)
@@ -63,7 +66,8 @@ def explain(run: Run) -> Explanation:
         chunks=sizes,
         received=tuple(received),
         rounds=sum(len(chunk) for chunk in rounds),
-        prediction=_predicted(axes, given, profiles[0], sizes),
+        planned=not axes.schedule.measures or link is not None,
+        prediction=_predicted(axes, given, profiles[0], run.workers),
     )
 
 
@@ -77,19 +81,24 @@ def _profile(lane: Lane, slots: list[Slot], given: StepProfile | None) -> Profil
     return given.for_layout(Layout(tuple(ordered), 4, tail), "the profile")
 
 
-def _chunks(axes: Axes, profile: Profile, link: Link) -> list[tuple[Layout, Chunk]]:
-    """Every chunk of one lane."""
-    plan = axes.schedule.plan(profile, link.seconds)
+def _chunks(axes: Axes, profile: Profile, link: Link | None) -> list[tuple[Layout, Chunk]]:
+    """Every chunk of one lane; without a link, layer times say nothing, and a schedule plans as before it has them."""
+    known, seconds = (Profile(profile.layout), _UNKNOWN.seconds) if link is None else (profile, link.seconds)
+    plan = axes.schedule.plan(known, seconds)
     return [(profile.layout, chunk) for chunk in plan.chunks()]
 
 
-def _predicted(axes: Axes, given: StepProfile | None, profile: Profile, sizes: Sequence[int]) -> Prediction | None:
+_UNKNOWN = Link(0.0, 1e9)  # for schedules that do not look at it
+
+
+def _predicted(axes: Axes, given: StepProfile | None, profile: Profile, workers: int) -> Prediction | None:
     """Where a mean gradient is exchanged, and times and link are known."""
-    if given is None or given.measured_link() is None or axes.rule.name != "grad":
+    link = None if given is None else given.measured_link()
+    if given is None or link is None or axes.rule.name != "grad":
         return None
-    link = given.measured_link()
-    assert link is not None
-    return predict(axes.schedule, profile, link, sizes, (given.forward_seconds, given.backward))
+    cuts = _chunks(axes, profile, link)
+    costs = [seconds_of(axes.compressor.wires(layout, chunk, workers), workers, link) for layout, chunk in cuts]
+    return predict(axes.schedule, profile, link, costs, (given.forward_seconds, given.backward))
 
 
 def _slots(run: Run) -> list[Slot]:
@@ -114,8 +123,9 @@ def spoken(explanation: Explanation) -> list[str]:
     sizes = explanation.chunks
     lines.append(f"{'chunks':11} {len(sizes)}: {min(sizes):,} to {max(sizes):,} bytes, median {median(sizes):,.0f}")
     lines.append(f"{'model':11} {explanation.model_bytes:,} bytes")
-    if axes.schedule.measures and not run.profile:
-        lines.append(f"{'plan':11} made in the run from layer times and link; --profile FILE gives them")
+    if not explanation.planned:
+        lacking = "the profile has no link" if run.profile else "--profile FILE gives them"
+        lines.append(f"{'plan':11} made in the run from layer times and link; {lacking}")
     rounds = f"in {explanation.rounds} round(s)"
     workers, servers = explanation.received[: run.workers], explanation.received[run.workers :]
     lines.append(f"{'received':11} {max(workers):,} bytes per worker and exchange, {rounds}")

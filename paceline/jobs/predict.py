@@ -3,7 +3,9 @@
     backward  |-- ready -- ready --|  forward of the next step: layers wait for what they need
     link         [unit][unit]  [unit] ...
 
-Ranks are alike and updates take no time, so this is a sketch for comparing plans, not a forecast.
+The link was fitted to dense chunks, of which a rank receives 2 (P-1)/P in an all-reduce; other rounds are charged as
+the all-reduce in which a rank receives as much. Ranks are alike and updates take no time, so this is a sketch for
+comparing plans, not a forecast.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from heapq import heapify, heappop, heappush
 from typing import Any
 
 from paceline.engine.dispatch import Decoupled, Dispatcher, Leader
-from paceline.types import Layout, Link, Profile, Unit
+from paceline.protocols import Wire
+from paceline.types import Chunk, Layout, Link, Profile, Unit
 
 
 @dataclass(frozen=True)
@@ -26,16 +29,31 @@ class Prediction:
     communication: float
 
 
+def seconds_of(wires: Sequence[Wire], size: int, link: Link) -> float:
+    """What the rounds of one chunk take among `size` ranks, one after another."""
+    return sum(link.seconds(_as_sum(wire, size)) for wire in wires)
+
+
+def _as_sum(wire: Wire, size: int) -> float:
+    """Bytes of the sum in which a rank receives as much as in this round."""
+    if wire.combine == "sum" or size == 1:
+        return wire.nbytes
+    received = wire.nbytes * (size - 1 if wire.combine == "gather" else 1)
+    return received / (2 * (size - 1) / size)
+
+
 def predict(
-    schedule: Any, profile: Profile, link: Link, sizes: Sequence[int], totals: tuple[float, float]
+    schedule: Any, profile: Profile, link: Link, costs: Sequence[float], totals: tuple[float, float]
 ) -> Prediction:
-    """`sizes` are the bytes of every chunk as it travels; `totals` the seconds of forward and of backward."""
+    """`costs` are the seconds of every chunk on the link; `totals` those of forward and of backward."""
     forward, backward = totals
-    needs = _needs(schedule, profile, link)
-    urgency = _urgency(profile, needs)
+    chunks = schedule.plan(profile, link.seconds).chunks()
+    needs = _needs(chunks, profile.layout)
     phases = 2 if schedule.decouples else 1
-    seconds = [link.seconds(size) / phases for size in sizes]
-    back = _run(_dispatcher(schedule, needs, urgency, sizes), profile.ready, seconds, phases)
+    seconds = [cost / phases for cost in costs]
+    dense = [chunk.numel * profile.layout.itemsize for chunk in chunks]  # a credit counts what is not coded yet
+    dispatcher = _dispatcher(schedule, needs, _urgency(profile, needs), dense)
+    back = _run(dispatcher, profile.ready, seconds, phases)
     communication = sum(seconds) * phases
     if not schedule.crosses_step:
         return Prediction(forward + backward, max(0.0, max(back.values()) - backward), communication)
@@ -43,10 +61,8 @@ def predict(
     return Prediction(forward + backward, max(0.0, end - backward - forward), communication)
 
 
-def _needs(schedule: Any, profile: Profile, link: Link) -> list[tuple[int, ...]]:
+def _needs(chunks: Sequence[Chunk], layout: Layout) -> list[tuple[int, ...]]:
     """As the engine has it: the chunk with the flags waits for all slots."""
-    layout: Layout = profile.layout
-    chunks = schedule.plan(profile, link.seconds).chunks()
     everything = tuple(range(len(layout.slots)))
     return [everything if c.stop == layout.numel and layout.tail else layout.slots_in(c.start, c.stop) for c in chunks]
 

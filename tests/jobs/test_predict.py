@@ -2,12 +2,14 @@ import json
 
 import pytest
 
-from paceline import schedules
+from paceline import compressors, schedules
 from paceline.cli import main
+from paceline.exchanges.allreduce import AllReduce
+from paceline.exchanges.costs import traffic
 from paceline.jobs.explain import explain, spoken
-from paceline.jobs.predict import predict
+from paceline.jobs.predict import predict, seconds_of
 from paceline.run import Run
-from paceline.types import Layout, Link, Profile, Slot
+from paceline.types import Chunk, Cluster, Layout, Link, Profile, Slot
 
 LINK = Link(0.01, 1e6)
 
@@ -19,12 +21,13 @@ def profile(count=8, numel=25_000):
     return Profile(layout, ready, tuple(0.1 * (count - 1 - k) for k in range(count)))
 
 
-def exposed(text, given=None, link=LINK):
+def exposed(text, given=None, link=LINK, compress="none", workers=2):
     given = given or profile()
-    schedule = schedules.MENU.make(text)
-    sizes = [4 * chunk.numel for chunk in schedule.plan(given, link.seconds).chunks()]
+    schedule, member = schedules.MENU.make(text), compressors.MENU.make(compress)
+    chunks = schedule.plan(given, link.seconds).chunks()
+    costs = [seconds_of(member.wires(given.layout, chunk, workers), workers, link) for chunk in chunks]
     count = len(given.ready)
-    return predict(schedule, given, link, sizes, (0.1 * count, 0.2 * count))
+    return predict(schedule, given, link, costs, (0.1 * count, 0.2 * count))
 
 
 def test_bsp_waits_for_one_message_after_backward():
@@ -50,6 +53,54 @@ def test_crossing_hides_communication_behind_the_next_forward():
     plain = exposed("mgwfbp", link=slow).exposed
     assert exposed("priority(partition=0.05, credit=0.1)", link=slow).exposed < 0.6 * plain
     assert exposed("dear(mb=0.1)", link=slow).exposed < plain
+
+
+@pytest.mark.parametrize("workers", [2, 3, 4, 8])
+@pytest.mark.parametrize("compress", ["none", "cast", "topk", "sign", "gtopk", "feedback(powersgd)", "feedback(gtopk)"])
+def test_a_compressor_is_charged_for_what_a_rank_receives_in_every_round(compress, workers):
+    member, layout = compressors.MENU.make(compress), Layout((Slot("w", 10**6, (1000, 1000)),), 4)
+    whole = Chunk(0, 0, layout.numel)
+    rounds = traffic(AllReduce(), member, layout, whole, Cluster.of_one_host(workers))
+    received = [sum(flow.nbytes for flow in flows if flow.dst == 0) for flows in rounds]
+    dense = 2 * (workers - 1) / workers  # of an all-reduce of one byte
+    wires = member.wires(layout, whole, workers)
+    latencies = LINK.latency * len(wires)
+    found = seconds_of(wires, workers, LINK) - latencies
+    if "gtopk" in compress:  # in some rounds rank 0 hears nothing, but another does
+        received = [wire.nbytes for wire in wires]
+    # an all-reduce deals parts of 64 bytes to ranks: up to 64 more or less in each of its two halves
+    assert found == pytest.approx(sum(received) / dense / LINK.bandwidth, abs=128 * len(rounds) / LINK.bandwidth)
+
+
+def test_an_all_gather_among_many_is_charged_more_than_among_few():
+    few, many = (exposed("bsp", compress="topk(ratio=0.1)", workers=workers).exposed for workers in (2, 16))
+    assert many > 5 * few
+    pairs = [exposed("bsp", compress="gtopk(ratio=0.1)", workers=workers).communication for workers in (2, 4)]
+    assert pairs[1] > 1.3 * pairs[0], "two rounds of k instead of one, where an all-reduce has 3/2 d instead of d"
+
+
+def test_a_credit_counts_dense_bytes_as_the_engine_does(monkeypatch):
+    from paceline.jobs import predict as module
+
+    seen = {}
+
+    class Looked(module.Leader):
+        def __init__(self, needs, *, nbytes, **settings):
+            seen["nbytes"] = list(nbytes)
+            super().__init__(needs, nbytes=nbytes, **settings)
+
+    monkeypatch.setattr(module, "Leader", Looked)
+    exposed("priority(partition=0.1, credit=0.2)", compress="topk(ratio=0.01)")
+    assert sum(seen["nbytes"]) == profile().layout.nbytes
+
+
+def test_without_a_link_no_plan_is_invented(tmp_path):
+    run = Run(workers=2, model="mlp", schedule="mgwfbp")
+    planned, blind = (explain(run.with_(profile=written(tmp_path, link=link))) for link in (True, False))
+    assert (planned.planned, blind.planned) == (True, False)
+    assert len(blind.chunks) == 1, "as long as the link is not known"
+    assert any("made in the run" in line and "the profile has no link" in line for line in spoken(blind))
+    assert not any("made in the run" in line for line in spoken(explain(run.with_(profile=written(tmp_path)))))
 
 
 def written(tmp_path, link=True):

@@ -121,18 +121,39 @@ def test_the_global_random_state_is_never_touched(text):
     assert np.array_equal(np.random.get_state()[1], numpy_state)
 
 
-@pytest.mark.parametrize("text", [text for text in CODED if not text.startswith("cast")])
+@pytest.mark.parametrize("text", CODED)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_nan_and_infinity_are_reported_with_the_name_of_the_tensor(text, bad):
     vector = noise(100)
     vector[70] = bad
-    with pytest.raises(NonFinite, match="rank 0: the gradient of t1 is not finite: 1 of 40 numbers"):
+    what = "what it sends" if text.startswith("cast") else "the gradient"  # cast also rounds parameters
+    with pytest.raises(NonFinite, match=f"rank 0: {what} of t1 is not finite: 1 of 40 numbers"):
         through(text, vector, layout=layout_of((60,), (40,)))
 
 
-@pytest.mark.parametrize("text", CODED)
+@pytest.mark.parametrize("text", [text for text in CODED if text != "cast(fp16)"])
 def test_large_finite_numbers_are_no_infinity(text):
-    assert torch.isfinite(through(text, torch.full((200,), 3e36))[0][0]).all() or "fp16" in text
+    assert torch.isfinite(through(text, torch.full((200,), 3e36))[0][0]).all()
+
+
+@pytest.mark.parametrize(("text", "large"), [("cast(fp16)", -1e5), ("cast(bf16)", 3.4e38)])
+def test_what_overflows_by_the_cast_is_reported(text, large):
+    vector = noise(100)
+    vector[[70, 80]] = large
+    with pytest.raises(NonFinite, match=r"rank 0: what it sends of t1 does not fit into ..16: 2 of 40 numbers"):
+        through(text, vector, layout=layout_of((60,), (40,)))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e5])
+def test_beside_a_loss_scale_infinity_travels_with_cast(bad):
+    vector, layout = noise(100), layout_of((60,), (40,))
+    vector[70] = bad
+
+    def work(comm):
+        codec = compressors.MENU.make("cast(fp16)").scaled().bind(layout, comm, torch.float32, True)
+        return step(comm, layout, codec, vector)[0]
+
+    assert torch.isfinite(run_ranks(1, work)[0]).logical_not().nonzero().view(-1).tolist() == [70]
 
 
 @pytest.mark.parametrize("text", CODED)
@@ -273,6 +294,62 @@ def test_state_of_another_model_is_refused():
         bound("feedback(topk)", layout_of((31,)), comm).restore(saved)
 
     with pytest.raises(WrongCommand, match="saved state of t0: it has 30 numbers, the tensor 31"):
+        run_ranks(1, work)
+
+
+@pytest.mark.parametrize("text", [*CODED, *(f"feedback({name})" for name in INNER)])
+def test_an_empty_state_starts_afresh(text):
+    """As that of a run without a compressor is; also where the codec has worked before."""
+    layout = layout_of((20, 16), (50,), tail=2)
+
+    def work(comm):
+        used, outs = bound(text, layout, comm), []
+        for number in range(3):
+            step(comm, layout, used, noise(layout.numel, number), number)
+        used.restore({})
+        for codec in (used, bound(text, layout, comm)):
+            outs.append([step(comm, layout, codec, noise(layout.numel, 9 + k), k)[0] for k in range(2)])
+        return outs
+
+    for worked, fresh in run_ranks(2, work):
+        assert all(torch.equal(one, other) for one, other in zip(worked, fresh, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("saved", "loaded"),
+    [
+        ("dgc", "feedback(topk)"),
+        ("feedback(topk)", "dgc"),
+        ("feedback(topk)", "feedback(gtopk)"),
+        ("qsgd", "randomk"),  # ranks would choose different elements
+        ("sign(momentum=0.9)", "topk"),
+        ("powersgd", "feedback(powersgd)"),
+    ],
+)
+def test_the_state_of_another_compressor_is_refused(saved, loaded):
+    layout = layout_of((20, 16), (50,))
+
+    def work(comm):
+        codec = bound(saved, layout, comm)
+        step(comm, layout, codec, noise(layout.numel))
+        bound(loaded, layout, comm).restore(codec.state())
+
+    with pytest.raises(WrongCommand) as caught:
+        run_ranks(1, work)
+    assert f"the saved state of compressor {saved.partition('(momentum')[0]}: this run has {loaded}" in str(
+        caught.value
+    )
+
+
+def test_the_state_of_another_rank_of_powersgd_is_refused():
+    layout = layout_of((20, 16))
+
+    def work(comm):
+        codec = bound("powersgd(rank=1)", layout, comm)
+        step(comm, layout, codec, noise(layout.numel))
+        bound("powersgd(rank=2)", layout, comm).restore(codec.state())
+
+    with pytest.raises(WrongCommand, match=r"of t0: it is of powersgd\(rank=1\), and this run has rank 2"):
         run_ranks(1, work)
 
 
@@ -553,8 +630,22 @@ def test_wrong_settings_are_refused(text, complaint):
     with pytest.raises(WrongCommand) as caught:
         compressors.MENU.make(text)
     assert complaint in str(caught.value)
+    if "ration" not in text:
+        assert compressors.MENU.make(caught.value.remedy), "a remedy can be taken as it is"
 
 
-def test_a_rank_that_no_matrix_has_is_refused():
+def test_a_rank_that_no_matrix_of_a_model_has_is_refused():
+    member = compressors.MENU.make("powersgd(rank=21)")
     with pytest.raises(WrongCommand, match="no matrix of the model has more than 20 rows and columns"):
-        through("powersgd(rank=21)", noise(600), layout=layout_of((20, 30)))
+        member.check(layout_of((20, 30), (5,), (0, 50), (50, 0)).slots)
+    member.check(layout_of((20, 30), (30, 30)).slots)
+    member.check(layout_of((5,)).slots)
+
+
+@pytest.mark.parametrize("shape", [(2048, 1), (20, 30)])
+def test_a_part_of_a_model_without_such_a_matrix_travels_as_it_is(shape):
+    layout, vector = layout_of(shape, (0, 5), (7,)), noise(math.prod(shape) + 7)
+    for text in ("powersgd(rank=21)", "feedback(powersgd(rank=21))"):
+        (out, sent), *_ = through(text, vector, size=2, layout=layout)
+        assert torch.allclose(out, vector)
+        assert sent == [vector.nbytes]

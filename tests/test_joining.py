@@ -1,0 +1,97 @@
+"""wrap checks what the launcher could not know: the real optimizer, the real model and the device."""
+
+import pytest
+import torch
+from torch import nn
+
+from paceline import compressors, joining
+from paceline.comm.thread import run_ranks
+from paceline.engine.device import CpuDevice
+from paceline.errors import NonFinite, Refused, WrongCommand
+from paceline.hooks import Buckets
+
+
+class FakeGpu(CpuDevice):
+    kind = "cuda"
+
+
+def wrapped(model=None, device=None, momentum=0.0, **choices):
+    """What one rank of one sees after wrap and a step."""
+
+    def work(comm):
+        joining._current.set(joining.Worker(comm, device or CpuDevice()))
+        own = model or nn.Linear(8, 4)
+        pace = joining.wrap(own, torch.optim.SGD(own.parameters(), lr=0.1, momentum=momentum), **choices)
+        own(torch.ones(2, 8)).sum().backward()
+        pace.step()
+        joining._current.set(None)
+        return pace
+
+    return run_ranks(1, work)[0]
+
+
+def test_dgc_is_judged_by_the_optimizer_that_is_wrapped():
+    assert wrapped(strategy="dgc").steps == 1
+    with pytest.raises(Refused, match=r"compressor dgc with optimizer sgd\(momentum=0.9\): both would apply momentum"):
+        wrapped(strategy="dgc", momentum=0.9)
+
+
+def test_powersgd_is_judged_by_the_model_that_is_wrapped():
+    large = nn.Sequential(nn.Linear(8, 1100), nn.Linear(1100, 1100))
+    assert wrapped(large, compress="powersgd(rank=1050)").steps == 1, "resnet50 has no such matrix"
+    with pytest.raises(WrongCommand, match="no matrix of the model has more than 4 rows and columns"):
+        wrapped(compress="feedback(powersgd(rank=5))")
+
+
+def test_a_lossy_compressor_is_refused_where_the_worker_has_a_gpu():
+    with pytest.raises(Refused, match="compressor topk on GPUs"):
+        wrapped(device=FakeGpu(), compress="topk")
+    assert wrapped(device=FakeGpu(), compress="cast").steps == 1
+
+
+def test_infinity_is_reported_by_cast_save_beside_a_loss_scale():
+    def step(**choices):
+        model = nn.Linear(8, 4)
+        model.weight.register_hook(lambda gradient: gradient * float("inf"))
+        return wrapped(model, compress="cast(fp16)", **choices)
+
+    with pytest.raises(NonFinite, match="rank 0: what it sends of weight is not finite: 32 of 32 numbers"):
+        step()
+    skipping = step(loss_scale=True)
+    assert (skipping.steps, skipping.loss_scale.skipped) == (0, 1)
+
+
+def test_gradients_are_clipped_before_synchronize_and_closures_see_them():
+    def work(comm):
+        joining._current.set(joining.Worker(comm, CpuDevice()))
+        model, seen = nn.Linear(8, 4), []
+        pace = joining.wrap(model, torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=2), clip_norm=0.5)
+
+        def closure():
+            loss = model(torch.full((1, 8), 10.0)).sum()
+            loss.backward()
+            return loss
+
+        pace.optimizer.step = lambda evaluate: (evaluate(), seen.append(norm(model)))
+        pace.step(closure)
+        closure()
+        pace.synchronize()
+        joining._current.set(None)
+        return [*seen, norm(model)]
+
+    def norm(model):
+        return float(torch.cat([p.grad.reshape(-1) for p in model.parameters()]).norm())
+
+    assert run_ranks(1, work)[0] == pytest.approx([0.5, 0.5], rel=1e-4)
+
+
+def test_a_bucket_of_ddp_without_a_matrix_of_that_rank_travels_as_it_is():
+    def work(comm):
+        buckets = Buckets(compressors.MENU.make("feedback(powersgd(rank=2))"), comm, {})
+        tall, empty = nn.Parameter(torch.zeros(2048, 1)), nn.Parameter(torch.zeros(0, 5))
+        buffer = torch.arange(2048.0) * (comm.rank + 1)
+        buckets.exchange(0, [tall, empty], buffer)
+        return buffer
+
+    for mean in run_ranks(2, work):
+        assert torch.equal(mean, torch.arange(2048.0) * 1.5)
