@@ -7,13 +7,15 @@ import os
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from paceline.bench.redact import redacted, secrets_of
 from paceline.errors import WrongCommand
+from paceline.figures import check_figures, is_too_deep
 from paceline.run import Run
 
 SCHEMA = 1
+TOO_DEEP = "it is nested too deeply"
 
 
 class Record(BaseModel):
@@ -24,7 +26,7 @@ class Record(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    schema_: int = SCHEMA
+    schema_: int = Field(default=SCHEMA, alias="schema")
     kind: Literal["measured", "replayed", "forecast"] = "measured"
     id: str
     text: str
@@ -60,28 +62,42 @@ class Record(BaseModel):
     clock: dict[str, Any] = {}
     events: str | None = None
 
+    def without_secrets(self) -> Record:
+        """What others may see: no token in an address, no password in a command, no key in a line of a log."""
+        values = self.model_dump(mode="json", by_alias=True)
+        told = redacted(values, secrets_of(os.environ))
+        # Words of ours stay, whatever a variable of that name holds.
+        told |= {name: values[name] for name in ("id", "time", "kind", "verdict")}
+        told["run"] |= {name: values["run"][name] for name in ("memory_format", "precision")}
+        return Record.model_validate(told)
+
     def to_json(self) -> str:
-        """Without what looks like a secret: a token in an address, a key in a line of a log."""
-        values = redacted(self.model_dump(mode="json"), secrets_of(os.environ))
-        values = {"schema": values.pop("schema_"), **values}
-        return json.dumps(values, indent=1) + "\n"
+        return json.dumps(self.without_secrets().model_dump(mode="json", by_alias=True), indent=1) + "\n"
 
 
 def read(path: Path) -> Record:
     """A record from a file; another schema version or damage is named."""
     try:
         values = json.loads(path.read_text())
-        version = values.pop("schema")
-    except (OSError, ValueError, KeyError, AttributeError) as problem:
+    except (OSError, ValueError) as problem:
         raise WrongCommand(f"{path} is not a record", why=str(problem)) from None
-    if version != SCHEMA:
-        raise WrongCommand(f"{path} has schema {version}", why=f"this paceline reads schema {SCHEMA}")
+    except RecursionError:
+        raise WrongCommand(f"{path} is not a record", why=TOO_DEEP) from None
+    if not isinstance(values, dict) or "schema" not in values:
+        why = "schema is missing" if isinstance(values, dict) else "it is no JSON object"
+        raise WrongCommand(f"{path} is not a record", why=why)
+    if values["schema"] != SCHEMA:
+        raise WrongCommand(f"{path} has schema {values['schema']}", why=f"this paceline reads schema {SCHEMA}")
+    if is_too_deep(values):
+        raise WrongCommand(f"{path} is not a record", why=TOO_DEEP)
     try:
-        return Record(schema_=version, **values)
+        record = Record.model_validate(values)
+        check_figures(values)
     except ValidationError as problem:
         first = problem.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise WrongCommand(f"{path} is not a record", why=f"{where}: {first['msg']}") from None
+    return record
 
 
 def write(path: Path, text: str) -> None:

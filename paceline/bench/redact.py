@@ -1,8 +1,11 @@
 """Secrets taken out of whatever is about to be written: a record is made to be shown to others.
 
-    https://ana:hunter2@host/x      ->  https://***@host/x
-    ...?token=abc&part=1            ->  ...?token=***&part=1
-    AWS_SECRET_ACCESS_KEY=abc       ->  AWS_SECRET_ACCESS_KEY=***
+    https://ana:hunter2@host/x         ->  https://***@host/x
+    ...?token=abc&part=1               ->  ...?token=***&part=1
+    STRIPE_KEY=abc                     ->  STRIPE_KEY=***
+    python t.py --password 'a b' -v    ->  python t.py --password *** -v
+    ["t.py", "--password", "abc"]      ->  ["t.py", "--password", "***"]
+    {"store": {"api_key": [1, 2]}}     ->  {"store": {"api_key": "***"}}
     what a variable named like a secret holds  ->  ***
 
 Only names and forms are known, so this cannot find every secret; the environment is never written as a whole.
@@ -11,27 +14,63 @@ Only names and forms are known, so this cannot find every secret; the environmen
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
 HIDDEN = "***"
 SHORTEST = 6  # characters; shorter values are words like "yes" that stand everywhere
 
-_SECRET = (
-    r"(?:secret|token|passw(?:or)?d|passphrase|api_?key|access_?key|private_?key|credential|signature|authorization)"
+# Words that make a name one of a secret. PWD in capitals is where a shell stands, as is what begins with a slash.
+_WORD = (
+    r"(?:secret|token(?!iz|s?[ _\-]per(?![a-z]))|passw(?:or)?d|passphrase|(?:api|access|private)[_\-]?key"
+    r"|credential|signature|authorization"
+    r"|(?<=[_\-])key(?:[_\-]?(?:id|\d+))?(?![\w\-])|(?<=[_\-])pwd(?![\w\-])|(?-i:(?<=[A-Z0-9]_)PASS)(?![\w\-])"
+    r"|(?:db|user|sql|root|admin|smtp|redis)[_\-]?pass(?![a-z])"
+    r"|(?<![\w\-])(?-i:pwd|Pwd)(?![\w\-])(?![\"']?\s*[=:]\s*[\"']?[/~]))"
 )
-_NAMED = re.compile(_SECRET, re.I)
-# Names of variables that sound like secrets and hold a place or a choice instead.
-_HARMLESS = re.compile(r"(?:_file|_path|_dir|_url|_type|_parallelism|tokenizers\w*)$", re.I)
-_FORMS: tuple[tuple[re.Pattern[str], str], ...] = (
-    (re.compile(r"(?<=://)[^\s/@'\"]+@"), f"{HIDDEN}@"),
+# Names that sound so and hold a place, a choice or a count instead.
+_HARMLESS = (
+    r"(?:[\w\-]*[_\-](?:file|path|dir|url|type|parallelism)"
+    r"|(?:[\w\-]*[_\-])?(?:sort|primary|foreign|public|partition|row|cache|object)[_\-]key"
+    r"|[\w\-]*token[_\-](?:ids?|types?[\w\-]*|count|length|embed[\w\-]*)"
+    r"|(?:[\w\-]*[_\-])?(?:max|min|num|n|pad|bos|eos|unk|sep|cls|mask)[_\-](?:\w+[_\-])?tokens?)"
+)
+_COUNT = r"[\w\-]*tokens[\"']?[\s=:]+[\"']?\d[\d.,_]*(?!\w)"
+_NAME = rf"(?<![\w\-])(?!{_HARMLESS}(?![\w\-])|{_COUNT})[\w\-]*{_WORD}[\w\-]*"
+_FLAG = rf"(?=-){_NAME}"
+_ANOTHER_FLAG = r"--?(?:[A-Za-z][\w\-]*)?(?:[=\s\"',]|$)"
+_QUOTED = r"'[^'\n]*'(?:\"'\"'[^'\n]*')*|\"(?:[^\"\\\n]|\\.)*\""  # 'it'"'"'s' is how a shell writes it's
+_SHELL_WORD = rf"(?:{_QUOTED}|[\"']?[^\s\"']+(?:[\"'](?=\w)[^\s\"']+)*(?<!,))"
+
+_NAMED = re.compile(_NAME, re.I)
+_WHOLE_FLAG = re.compile(_FLAG, re.I)
+_NO_VALUE = re.compile(_ANOTHER_FLAG)
+_COUNTED = re.compile(r"tokens", re.I)
+_NUMBER = re.compile(r"\d[\d.,_]*")
+_SET = re.compile(rf"((?:{_FLAG}|(?-i:(?=[A-Z0-9_]+=)){_NAME})=).+", re.I | re.S)
+
+
+def _keep_quotes(match: re.Match[str]) -> str:
+    value = match[2]
+    sign = value[0] if value[0] in "\"'" else ""
+    return f"{match[1]}{sign}{HIDDEN}{sign if value.endswith(sign) and len(value) > 1 else ''}"
+
+
+_FORMS: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
+    # user:password@ up to the last @ before the next slash; a password with a slash follows no port
+    (re.compile(r"(?<=://)[^\s/'\"]+@"), f"{HIDDEN}@"),
+    (re.compile(r"(?<=://)[^\s/@:'\"\[]*:(?!\d{1,5}[/?#])[^\s'\"]*@"), f"{HIDDEN}@"),
     (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.S), HIDDEN),
     (re.compile(r"\b((?:bearer|basic)\s+)[\w\-.~+/=]{6,}", re.I), rf"\1{HIDDEN}"),
-    (
-        re.compile(rf"([\w\-]*{_SECRET}[\w\-]*[\"']?\s*[=:]\s*[\"']?)(?!\*\*\*)[^\s&;,\"')\]}}]+", re.I),
-        rf"\1{HIDDEN}",
-    ),
+    # words of a command: '--token=a b', "--token=a b", --token=a;b, --token abc, '--token', 'abc'
+    (re.compile(rf"'({_NAME}=)[^'\n]*(?:'\"'\"'[^'\n]*)*'", re.I), rf"'\1{HIDDEN}'"),
+    (re.compile(rf"\"({_NAME}=)(?:[^\"\\\n]|\\.)*\"", re.I), rf'"\1{HIDDEN}"'),
+    (re.compile(rf"({_FLAG}=){_SHELL_WORD}", re.I), rf"\1{HIDDEN}"),
+    (re.compile(rf"({_FLAG}\s+)(?!{_ANOTHER_FLAG}|[=:]){_SHELL_WORD}", re.I), rf"\1{HIDDEN}"),
+    (re.compile(rf"([\"']{_FLAG}[\"']\s*,\s*)(?![\"']{_ANOTHER_FLAG})({_QUOTED})", re.I), _keep_quotes),
+    (re.compile(rf"((?<![?&])(?-i:(?=[A-Z0-9_]+=)){_NAME}=)({_QUOTED}|[\"']?[^\s\"')\]}}]+)", re.I), _keep_quotes),
+    (re.compile(rf"({_NAME}[\"']?\s*[=:]\s*)({_QUOTED}|[\"']?[^\s&;,\"')\]}}]+)", re.I), _keep_quotes),
     (re.compile(r"([?&](?:sig|key|auth)=)[^\s&\"']+", re.I), rf"\1{HIDDEN}"),
     (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), HIDDEN),
     (re.compile(r"\b(?:gh[pousr]_|github_pat_|glpat-|hf_|sk-|xox[abpr]-)[\w\-]{8,}"), HIDDEN),
@@ -40,12 +79,9 @@ _FORMS: tuple[tuple[re.Pattern[str], str], ...] = (
 
 def secrets_of(environ: Mapping[str, str]) -> tuple[str, ...]:
     """What variables named like secrets hold, longest first."""
-    found = {
-        value
-        for name, value in environ.items()
-        if _NAMED.search(name) and not _HARMLESS.search(name) and len(value) >= SHORTEST
-    }
-    return tuple(sorted(found | {quote(value, safe="") for value in found}, key=len, reverse=True))
+    found = {value for name, value in environ.items() if _NAMED.search(name) and len(value) >= SHORTEST}
+    written = {quote(value, safe="") for value in found} | {value.replace("'", "'\"'\"'") for value in found}
+    return tuple(sorted(found | written, key=len, reverse=True))
 
 
 def redact(text: str, secrets: Sequence[str] = ()) -> str:
@@ -64,12 +100,37 @@ def redacted(value: Any, secrets: Sequence[str] = ()) -> Any:
     if isinstance(value, Mapping):
         return {redact(str(key), secrets): _of_field(str(key), part, secrets) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
-        return [redacted(part, secrets) for part in value]
+        return list(_of_list(value, secrets))
     return value
 
 
 def _of_field(name: str, value: Any, secrets: Sequence[str]) -> Any:
-    """A text in a field that is named like a secret is one."""
-    if isinstance(value, str) and value and _NAMED.search(name) and not _HARMLESS.search(name):
-        return HIDDEN
-    return redacted(value, secrets)
+    """Whatever is in a field that is named like a secret is one, but for yes, no, nothing, and counts of tokens."""
+    told = value is not None and not isinstance(value, bool) and value not in ("", [], {})
+    if not told or not _NAMED.search(name) or (_COUNTED.search(name) and _is_figures(value)):
+        return redacted(value, secrets)
+    return HIDDEN
+
+
+def _is_figures(value: Any) -> bool:
+    return all(isinstance(part, (int, float)) for part in (value if isinstance(value, (list, tuple)) else [value]))
+
+
+def _of_list(values: Sequence[Any], secrets: Sequence[str]) -> Iterator[Any]:
+    """Parts one by one; in the words of a command a flag also tells what the next word is."""
+    before: Any = None
+    for value in values:
+        if isinstance(before, str) and isinstance(value, (str, int, float)) and _is_value(before, str(value)):
+            yield HIDDEN
+        elif isinstance(value, str) and (found := _SET.fullmatch(value)):
+            yield f"{found[1]}{HIDDEN}"
+        else:
+            yield redacted(value, secrets)
+        before = value
+
+
+def _is_value(flag: str, word: str) -> bool:
+    """Whether a word is what a flag named like a secret was given."""
+    if not word or not _WHOLE_FLAG.fullmatch(flag) or _NO_VALUE.match(word):
+        return False
+    return not (_COUNTED.search(flag) and _NUMBER.fullmatch(word))

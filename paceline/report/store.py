@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import PacelineError, WrongCommand
-from paceline.record import Record, read
+from paceline.record import TOO_DEEP, Record, read
 
-# A JSON file without these is something else (a summary, a suite's state) and no damaged record.
-_MARKS = {"schema", "run", "rate"}
+# A JSON file with fewer than two of these is something else (a summary, a profile) and no damaged record.
+_MARKS = {"schema", "run", "rate", "verdict", "environment"}
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,9 @@ def _read(path: Path) -> Stored | Skipped | None:
         values = json.loads(path.read_text())
     except (OSError, ValueError) as problem:
         return Skipped(path, f"it is no JSON: {problem}")
-    if not isinstance(values, dict) or not values.keys() >= _MARKS:
+    except RecursionError:
+        return Skipped(path, TOO_DEEP)
+    if not isinstance(values, dict) or len(values.keys() & _MARKS) < 2:
         return None
     try:
         return Stored(read(path), path)
@@ -127,13 +129,14 @@ def one(text: str, runs: Path) -> Stored:
 
 
 def read_events(path: Path | None) -> list[list[list[Any]]]:
-    """Events of each rank, [seconds, kind, step, what, phase]; lines that are damaged are left out."""
+    """Events of each rank, [seconds, kind, step, what, detail]; lines that are damaged are left out."""
     ranks: dict[int, list[list[Any]]] = {}
     for line in path.read_text(errors="replace").splitlines() if path is not None else ():
         try:
-            rank, seconds, kind, step, what, phase = json.loads(line)
-            event = [float(seconds), str(kind), int(step), int(what), int(phase)]
-        except (ValueError, TypeError):
+            rank, seconds, kind, step, what, detail = json.loads(line)
+            whole = float if kind == "ready" else int
+            event = [float(seconds), str(kind), int(step), int(what), whole(detail)]
+        except (ValueError, TypeError, OverflowError, RecursionError):
             continue
         if isinstance(rank, int) and rank >= 0:
             ranks.setdefault(rank, []).append(event)

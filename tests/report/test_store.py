@@ -16,6 +16,8 @@ def runs(tmp_path):
         (folder / "20261115-230042" / f"{kept.run.strategy}-{kept.id}.json").write_text(kept.to_json())
     (folder / "one.json").write_text(record("wfbp", start=9).to_json())
     (folder / "20261115-230042" / "race.json").write_text('{"rounds": 2}')
+    (folder / "profile.json").write_text('{"schema": 1, "layout": []}')
+    (folder / "listed.json").write_text('[{"schema": 1, "run": {}}]')
     return folder
 
 
@@ -35,8 +37,13 @@ def test_records_are_found_at_any_depth_newest_first(runs):
         (lambda text: json.dumps({k: v for k, v in json.loads(text).items() if k != "workers"}), "workers"),
         (lambda text: text.replace('"unit": "img"', '"unit": 7'), "unit"),
         (lambda _: "\x00\xff", "it is no JSON"),
+        (lambda text: json.dumps({k: v for k, v in json.loads(text).items() if k != "rate"}), "rate"),
+        (lambda text: json.dumps({k: v for k, v in json.loads(text).items() if k != "schema"}), "schema is missing"),
+        (lambda text: json.dumps({**json.loads(text), "schema_": 1}), "schema_"),
+        (lambda text: json.dumps({**json.loads(text), "rate": {"total": "x"}}), "rate.total"),
+        (lambda _: '{"schema":' * 100_000, "it is nested too deeply"),
     ],
-    ids=["cut", "schema", "missing", "type", "binary"],
+    ids=["cut", "schema", "missing", "type", "binary", "rate", "no schema", "schema_", "total", "deep"],
 )
 def test_a_damaged_record_is_left_out_and_named(runs, damage, why):
     path = runs / "one.json"
@@ -80,6 +87,7 @@ def test_no_folder_is_no_record(tmp_path):
 def test_events_are_read_by_rank_and_damaged_lines_left_out(tmp_path):
     path = tmp_path / "e.jsonl"
     good = ['[1, 2.0, "data", 0, -1, 0]', '[0, 1.0, "data", 0, -1, 0]']
-    path.write_text("\n".join([*good, "not a line", '[0, "x"]', '[-1, 1, "a", 0, 0, 0]']))
+    damaged = ["not a line", '[0, "x"]', '[-1, 1, "a", 0, 0, 0]', '[0, 1.0, "data", 1e999, 0, 0]', "[" * 100_000]
+    path.write_text("\n".join([*good, *damaged]))
     assert read_events(path) == [[[1.0, "data", 0, -1, 0]], [[2.0, "data", 0, -1, 0]]]
     assert read_events(None) == []

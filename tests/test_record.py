@@ -1,0 +1,135 @@
+"""Files that are no records are named; whatever paceline writes is read."""
+
+import json
+import math
+
+import pytest
+
+from paceline.errors import WrongCommand
+from paceline.jobs.keep import save
+from paceline.jobs.measure import failed_record
+from paceline.record import read
+from paceline.run import Run
+from tests.report.samples import record
+
+NAN, LONG = math.nan, 10**400
+
+
+def put(values, *where, value):
+    *outer, last = where
+    for name in outer:
+        values = values[name]
+    values[last] = value
+
+
+def without(values, *where):
+    *outer, last = where
+    for name in outer:
+        values = values[name]
+    del values[last]
+
+
+# What is changed in a record, and the place that must be named.
+DAMAGE = {
+    "total is a text": (("rate", "total"), "x", "rate.total"),
+    "mean is a text": (("rate", "total", "mean"), "abc", "rate.total.mean"),
+    "mean is a number in quotes": (("rate", "total", "mean"), "5", "rate.total.mean"),
+    "mean is NaN": (("rate", "total", "mean"), NAN, "rate.total.mean"),
+    "mean is infinite": (("rate", "total", "mean"), math.inf, "rate.total.mean"),
+    "mean is negative": (("rate", "total", "mean"), -3.0, "rate.total.mean"),
+    "mean is zero": (("rate", "total", "mean"), 0, "rate.total.mean"),
+    "mean is no float": (("rate", "total", "mean"), LONG, "rate.total.mean"),
+    "low is a text": (("rate", "total", "low"), "x", "rate.total.low"),
+    "a repeat is a text": (("rate", "total", "repeats"), [1.0, "x"], "rate.total.repeats.1"),
+    "no rate": (("rate",), {}, "rate"),
+    "cores are many": (("environment", "cores"), "many", "environment.cores"),
+    "packages are a list": (("environment", "packages"), ["torch"], "environment.packages"),
+    "no step": (("step",), {}, "step"),
+    "a step without p95": (("step",), {"median": 1.0, "max": 1.0}, "step.p95"),
+    "a step is NaN": (("step", "p99"), NAN, "step.p99"),
+    "no breakdown": (("breakdown",), {}, "breakdown"),
+    "no bytes": (("bytes",), {}, "bytes"),
+    "bytes are a text": (("bytes", "received_per_step"), "x", "bytes.received_per_step"),
+    "no memory": (("resources", "pss_peak"), [], "resources.pss_peak"),
+    "no workers": (("workers",), 0, "workers"),
+    "half an efficiency": (("efficiency",), {"value": 1.0}, "efficiency"),
+    "half an accuracy": (("accuracy",), [{"value": 1.0}], "accuracy.0.loss"),
+    "the name that a class has for the schema": (("schema_",), 1, "schema_"),
+    "an unknown field": (("extra",), 1, "extra"),
+    "no schema": (("schema",), None, "schema"),
+    "nested deeply": (("plan", "x"), json.loads("[" * 200 + "]" * 200), "nested too deeply"),
+}
+
+
+@pytest.mark.parametrize(("where", "value", "named"), DAMAGE.values(), ids=DAMAGE)
+def test_damage_is_named(where, value, named, tmp_path):
+    values = json.loads(record().to_json())
+    put(values, *where, value=value)
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps(values))
+    with pytest.raises(WrongCommand) as problem:
+        read(path)
+    assert named in str(problem.value)
+
+
+@pytest.mark.parametrize("where", [("schema",), ("rate",), ("rate", "total"), ("rate", "total", "error"), ("step",)])
+def test_what_is_missing_is_named(where, tmp_path):
+    values = json.loads(record().to_json())
+    without(values, *where)
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps(values))
+    with pytest.raises(WrongCommand, match=r"\.".join(where)):
+        read(path)
+
+
+@pytest.mark.parametrize("text", ["[1]", "3", '"schema"', "null", "[" * 100_000, '{"a":' * 100_000, ""])
+def test_other_json_is_no_record(text, tmp_path):
+    path = tmp_path / "r.json"
+    path.write_text(text)
+    with pytest.raises(WrongCommand, match="is not a record"):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        record(),
+        record("limit"),
+        record("ddp"),
+        record(kind="replayed"),
+        record(kind="forecast"),
+        record(verdict="unsteady", loss=[NAN], accuracy=[{"value": 0.1, "loss": NAN, "samples": 10}]),
+        record(environment={}),
+        record(verdict="failed", rate={}, step={}, breakdown={}, bytes={}, resources={}),
+        failed_record(Run(model="mlp", workers=0), "at least 1 worker is needed"),
+    ],
+    ids=["measured", "limit", "ddp", "replayed", "forecast", "diverged", "nowhere", "failed", "refused"],
+)
+def test_what_is_written_is_read(kept, tmp_path):
+    path = tmp_path / "r.json"
+    path.write_text(kept.to_json())
+    # as text, because NaN is not equal to itself
+    assert str(read(path)) == str(kept)
+
+
+def test_a_failed_record_with_a_damaged_rate_is_named(tmp_path):
+    path = tmp_path / "r.json"
+    path.write_text(record(verdict="failed", rate={"total": "x"}).to_json())
+    with pytest.raises(WrongCommand, match=r"rate\.total"):
+        read(path)
+
+
+def test_who_saves_a_record_gets_it_as_it_was_written(tmp_path):
+    kept = record(text="paceline run -- python t.py --password t0ps3cret", run={"model": "t.py --token=t0ps3cret"})
+    saved = save(kept, [[[1.0, "data", 0, -1, 0]]], tmp_path / "r.json")
+    assert "t0ps3cret" not in str(saved)
+    assert saved == read(tmp_path / "r.json")
+    assert saved.run.model == "t.py --token=***"
+    assert saved.events == "r.events.jsonl"
+
+
+def test_a_variable_that_holds_a_word_of_ours_damages_no_record(tmp_path, monkeypatch):
+    monkeypatch.setenv("MY_TOKEN", "steady")
+    monkeypatch.setenv("OUR_TOKEN", "contiguous")
+    assert save(record(), [], tmp_path / "r.json").verdict == "steady"
+    assert read(tmp_path / "r.json").run.memory_format == "contiguous"
