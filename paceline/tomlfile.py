@@ -42,8 +42,7 @@ def _complaint(path: Path, text: str, model: type[BaseModel], problem: Validatio
     first = problem.errors()[0]
     where: tuple[Any, ...] = first["loc"]
     name = next((str(part) for part in reversed(where) if isinstance(part, str)), "")
-    line = line_of(text, [str(part) for part in where if isinstance(part, str)])
-    place = f"{path}, line {line}" if line else str(path)
+    place = place_of(path, text, [str(part) for part in where if isinstance(part, str)])
     if first["type"] == "extra_forbidden":
         known = _fields(model, where[:-1])
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
@@ -61,6 +60,16 @@ def _fields(model: type[BaseModel], where: Sequence[Any]) -> list[str]:
         kinds = [] if field is None else [field.annotation, *getattr(field.annotation, "__args__", ())]
         found = next((kind for kind in kinds if hasattr(kind, "model_fields")), None)
     return list(getattr(found, "model_fields", {}))
+
+
+def place_of(path: Path, text: str, keys: Sequence[str], value: str = "") -> str:
+    """The file and the line that sets a key; in a list over several lines, the one with the value."""
+    line = line_of(text, keys)
+    if line is None:
+        return str(path)
+    below = enumerate(text.splitlines()[line - 1 :], start=line)
+    own = next((number for number, row in below if f'"{value}"' in row or f"'{value}'" in row), line)
+    return f"{path}, line {own if value else line}"
 
 
 def line_of(text: str, keys: Sequence[str]) -> int | None:

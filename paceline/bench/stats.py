@@ -1,8 +1,9 @@
 """Means, intervals and percentiles of a few numbers, without surprises.
 
 Over repeats (fresh processes) an interval is Student's t; a percentile bootstrap would cover the truth in 73, 83 and
-90 of 100 cases at 3, 5 and 10 repeats. Inside one process, where a slow step is often followed by another slow step,
-it is the block bootstrap, whose variance has a closed form: nothing is drawn, and the answer is always the same.
+90 of 100 cases at 3, 5 and 10 repeats. Over the steps of one process, where a slow one is often followed by another,
+it is the block bootstrap, whose variance has a closed form: nothing is drawn, and the answer is always the same. The
+rate of a record has that interval.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from paceline.bench.stats import ENOUGH
 from paceline.cli import app
 from paceline.cli import options as o
 from paceline.cli.show import clipped, table
@@ -63,5 +64,5 @@ def _side(letter: str, record: Record) -> str:
 
 def _meaning(differs: bool | None) -> str:
     if differs is None:
-        return "too few repeats to tell"
+        return f"too few repeats to tell: {ENOUGH} are needed"
     return "a difference" if differs else "no difference that these repeats can show"

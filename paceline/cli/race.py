@@ -57,7 +57,7 @@ def race(
     threads: o.Threads = None,
     runs: o.Runs = Path("runs"),
     fresh: Annotated[bool, typer.Option("--fresh", help="Start anew, also if the same race is unfinished.")] = False,
-    retry: Annotated[bool, typer.Option("--retry", help="Run failed cells of an unfinished race again.")] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="Run failed cells and missing rounds of a race.")] = False,
     json: o.JsonFile = None,
 ) -> None:
     """Race strategies on this machine: fresh processes, interleaved, with intervals and a verdict.
@@ -75,7 +75,7 @@ def race(
     if json is not None:
         check_writable(json)
     check_runs(runs)
-    folder, known = open_folder(plan, runs, fresh=fresh)
+    folder, known = open_folder(plan, runs, fresh=fresh, retry=retry)
     _greet(plan, folder, known)
     with View() as view:
         result = run_race(plan, folder, measured=_by_script(plan), watcher=view, retry=retry)
@@ -182,11 +182,15 @@ def _by_script(plan: Any) -> Any:
 
 
 def _greet(plan: Any, folder: Any, known: bool) -> None:
-    labels = list(dict.fromkeys(entry.label for entry in plan.entries))
-    what = "; ".join(plan.title(heat) for heat in plan.heats)
+    from paceline.cli.race_view import public
+
+    labels = list(dict.fromkeys(public(entry.label) for entry in plan.entries))
+    what = "; ".join(public(plan.title(heat)) for heat in plan.heats)
     print(f"{', '.join(labels)}\n{plan.suite.rounds} round(s), {len(plan.cells)} fresh starts: {what}", flush=True)
     if known:
         print(f"going on with {folder.path}; --fresh starts anew", flush=True)
+        for path, why in folder.damaged(plan):
+            print(f"{path.name} is damaged ({why}): its cell runs again", flush=True)
 
 
 def _report(result: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from paceline.bench.redact import redact, redacted, secrets_of
 from paceline.bench.stats import Interval
 from paceline.cli.show import plus_minus, table
 from paceline.jobs.cells import BASELINE, Cell, Heat
@@ -54,7 +56,7 @@ class View:
         left = race.seconds_left()
         about = f", {spoken_time(left)} left" if left else ""
         line = f"{place}  round {cell.round}  {outcome(record):>22}  {short(cell.label)}{about}"
-        self._console.print(line, highlight=False, soft_wrap=True)
+        self._console.print(Text(line), soft_wrap=True)  # a label may look like markup
 
 
 def outcome(record: Record) -> str:
@@ -71,10 +73,11 @@ def picture(race: Race, under_way: Cell | None) -> Table:
     for head in ("", "per second", "of ddp", "rounds"):
         drawn.add_column(head, justify="left" if not head else "right")
     for heat in race.plan.heats:
-        drawn.add_row(Text(race.plan.title(heat), style="bold"), "", "", "")
+        drawn.add_row(Text(public(race.plan.title(heat)), style="bold"), "", "", "")
         for standing in race.standings(heat):
             now = under_way is not None and under_way.key == (standing.entry.heat, standing.label)
-            drawn.add_row(("> " if now else "  ") + short(standing.label), *_cells_of(race, heat, standing))
+            label = Text(("> " if now else "  ") + short(standing.label))
+            drawn.add_row(label, *_cells_of(race, heat, standing))
     return drawn
 
 
@@ -95,7 +98,13 @@ def _rate(standing: Standing) -> str:
     return _shown(rate, 0 if rate is not None and rate.centre >= 1000 else 1)
 
 
+def public(text: str) -> str:
+    """A text as it may be printed: commands can hold secrets, and output is kept in logs."""
+    return redact(text, secrets_of(os.environ))
+
+
 def short(label: str) -> str:
+    label = public(label)
     return label if len(label) <= WIDEST else label[: WIDEST - 3] + "..."
 
 
@@ -111,7 +120,7 @@ def closing(race: Race) -> Iterator[str]:
     for heat in race.plan.heats:
         standings = race.standings(heat)
         yield ""
-        yield race.plan.title(heat)
+        yield public(race.plan.title(heat))
         yield from table_of(race, heat, standings)
         yield ""
         for line in verdict(standings):
@@ -144,9 +153,9 @@ def _row(race: Race, heat: Heat, standing: Standing, standings: list[Standing]) 
     known = {s.label: s for s in standings}
     alone = standing.label == BASELINE
     ratios = [None if alone or name not in known else standing.against(known[name]) for name in ("ddp", "limit")]
-    speedup = standing.against(known[BASELINE]) if standing.entry.same_work and not alone else None
+    speedup = None if alone else standing.speedup(known[BASELINE])
     scaling = None if speedup is None else _divided(speedup, heat.workers)
-    mark = "" if standing.entry.same_result else " *"
+    mark = ("" if standing.kind == "measured" else f" ({standing.kind})") + ("" if standing.entry.same_result else " *")
     return short(standing.label) + mark, _rate(standing), *map(_shown, ratios), _shown(scaling)
 
 
@@ -156,12 +165,12 @@ def _divided(interval: Interval, by: int) -> Interval:
 
 
 def wrapped(text: str, width: int = 80) -> Iterator[str]:
-    yield from textwrap.wrap(text, width, subsequent_indent="  ", break_long_words=False)
+    yield from textwrap.wrap(public(text), width, subsequent_indent="  ", break_long_words=False)
 
 
 def as_json(race: Race) -> dict[str, Any]:
-    """The race as values: rates of every round, verdicts, and where the records are."""
-    return {
+    """The race as values: rates of every round, verdicts, and where the records are; without secrets."""
+    values = {
         "folder": str(race.folder.path),
         "rounds": race.rounds,
         "heats": [
@@ -177,12 +186,14 @@ def as_json(race: Race) -> dict[str, Any]:
             {"contender": cell.label, "round": cell.round, "why": record.failure} for cell, record in race.failures
         ],
     }
+    return dict(redacted(values, secrets_of(os.environ)))
 
 
 def _told(standing: Standing) -> dict[str, Any]:
     last = standing.last
     return {
         "name": standing.label,
+        "kind": standing.kind,
         "same_result": standing.entry.same_result,
         "rates": standing.rates,
         "records": [record.id for record in standing.records.values()],

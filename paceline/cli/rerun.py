@@ -15,15 +15,19 @@ from paceline.report.store import one
 @app.command()
 def rerun(record: Id, runs: o.Runs = Path("runs"), json: o.JsonFile = None) -> None:
     """Do a recorded run again on this machine, keep the new record, and compare it (A) with the old one (B)."""
+    from paceline.jobs.rerun import check_rerun
     from paceline.jobs.rerun import rerun as work
 
     if json is not None:
         check_writable(json)
     old = one(record, runs).record
+    check_rerun(old)
     print(f"{old.text}\nstarting {old.workers} worker(s) ...", flush=True)
     stored, found = work(old, runs)
     print(f"record: {stored.path}")
-    for line in spoken(found):
+    if found is None:
+        print(f"nothing to compare with: the run of record {old.id} failed")
+    for line in spoken(found) if found else ():
         print(line)
     if json is not None:
         write(json, stored.record.to_json())

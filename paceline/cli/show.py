@@ -144,21 +144,31 @@ def step_lines(record: Record, every: int = 10) -> Iterator[str]:
     seconds = record.series["seconds"]
     samples = record.run.samples_per_step
     yield "Step\tImg/sec\ttotal_loss"
-    losses = record.loss[-len(seconds) * record.run.accumulate :]
+    losses = _losses(record)
     for step in [1, *range(every, len(seconds) + 1, every)]:
         line = step_line(samples, seconds[:step])
         rate = f"images/sec: {line.mean:.1f} +/- {line.uncertainty:.1f} (jitter = {line.jitter:.1f})"
-        yield f"{step}\t{rate}\t{losses[step * record.run.accumulate - 1]:.3f}"
+        loss = f"{losses[step]:.3f}" if step in losses else "-"
+        yield f"{step}\t{rate}\t{loss}"
     yield "-" * 64
     yield f"total images/sec: {record.rate['total']['mean']:.2f}"
     yield "-" * 64
 
 
+def _losses(record: Record) -> dict[int, float]:
+    """Losses by measured step; on a GPU only the last of each block is looked at."""
+    steps, each = len(record.series["seconds"]), record.run.accumulate
+    if len(record.loss) >= steps * each:
+        return {step + 1: loss for step, loss in enumerate(record.loss[-steps * each :][each - 1 :: each])}
+    blocks = len(record.rate["total"]["repeats"])
+    return {(blocks - k) * (steps // blocks): loss for k, loss in enumerate(record.loss[: -blocks - 1 : -1])}
+
+
 def received(record: Record) -> str:
-    """Bytes per worker and step; what DDP moves is not counted by us."""
+    """Bytes per worker and step, without those that servers get; what DDP moves is not counted by us."""
     if record.run.strategy == "ddp":
         return "-"
-    return size(sum(record.bytes["received_per_step"]) / record.workers)
+    return size(fmean(record.bytes["received_per_step"][: record.workers]))
 
 
 def coding(record: Record) -> str:

@@ -18,6 +18,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from paceline.compose import OWN
 from paceline.contenders import Contender, contenders_of, same_result
 from paceline.errors import Refused, WrongCommand
 from paceline.jobs.measure import check
@@ -28,6 +29,10 @@ BASELINE = "one worker"
 REFERENCES = ("limit", "ddp")
 # What changes the work of one worker: efficiency against a baseline without it would say nothing.
 _OTHER_WORK = (
+    "classes",
+    "image_size",
+    "sequence_length",
+    "threads",
     "precision",
     "compile",
     "memory_format",
@@ -62,6 +67,7 @@ class Cell:
     label: str
     round: int
     run: Run
+    script: tuple[str, ...] = ()
 
     @property
     def key(self) -> tuple[Heat, str]:
@@ -114,6 +120,7 @@ class RacePlan:
 def plan(suite: Suite, *, script: Sequence[str] = ()) -> RacePlan:
     """Every cell of a race. Refuses, with every reason, what cannot run."""
     contenders = contenders_of([*REFERENCES, *suite.contenders])
+    _refuse_baseline(contenders)
     heats = [
         Heat(model, workers, batch)
         for model in suite.models
@@ -122,8 +129,15 @@ def plan(suite: Suite, *, script: Sequence[str] = ()) -> RacePlan:
     ]
     threads = suite.common.get("threads") or max(1, _cores() // max(suite.workers))
     entries = list(_entries(suite, contenders, heats, threads))
-    _refuse(entries)
-    return RacePlan(suite, tuple(entries), tuple(_cells(suite, entries)), tuple(script))
+    _refuse(entries, unknown=OWN if script else ())
+    return RacePlan(suite, tuple(entries), tuple(_cells(suite, entries, tuple(script))), tuple(script))
+
+
+def _refuse_baseline(contenders: Sequence[Contender]) -> None:
+    if any(contender.label == BASELINE for contender in contenders):
+        raise WrongCommand(
+            f"contender {BASELINE!r}", why="that is what the baseline is called", remedy="another label: NAME: ..."
+        )
 
 
 def _cores() -> int:
@@ -160,12 +174,12 @@ def base(suite: Suite, heat: Heat, threads: int) -> Run:
     return Run(model=heat.model, workers=heat.workers, batch_size=heat.batch, **settings)
 
 
-def _refuse(entries: Sequence[Entry]) -> None:
+def _refuse(entries: Sequence[Entry], unknown: Sequence[str] = ()) -> None:
     """All refusals at once, each with the contender and the heat that it is about."""
     problems: dict[str, None] = {}
     for entry in entries:
         try:
-            check(entry.run)
+            check(entry.run, unknown=unknown)
         except Refused as refused:
             problems.update(dict.fromkeys(f"{entry.label} ({entry.heat}): {line}" for line in refused.problems))
         except WrongCommand as problem:
@@ -174,14 +188,14 @@ def _refuse(entries: Sequence[Entry]) -> None:
         raise Refused(problems)
 
 
-def _cells(suite: Suite, entries: Sequence[Entry]) -> Iterator[Cell]:
+def _cells(suite: Suite, entries: Sequence[Entry], script: tuple[str, ...]) -> Iterator[Cell]:
     for number in range(1, suite.rounds + 1):
         order = list(enumerate(entries))
         random.Random(f"{suite.seed}, round {number}").shuffle(order)
         for index, entry in order:
             heat = entry.heat
             stem = slug(f"{heat.model} {heat.workers}x{heat.batch} {entry.label}")
-            yield Cell(f"{stem}-{index + 1}-round{number}", heat, entry.label, number, entry.run)
+            yield Cell(f"{stem}-{index + 1}-round{number}", heat, entry.label, number, entry.run, script)
 
 
 def slug(text: str, longest: int = 60) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.bench.ratios import unpaired_ratio
-from paceline.bench.stats import Interval
+from paceline.bench.stats import ENOUGH, Interval
 from paceline.errors import WrongCommand
 from paceline.record import Record
 from paceline.report.standing import inside, rate_of
@@ -35,10 +35,9 @@ class Comparison:
 
     @property
     def differs(self) -> bool | None:
-        """Whether the rates differ; None where the repeats are too few to tell."""
-        if self.ratio.low is None or self.ratio.high is None:
-            return None
-        return not self.ratio.low <= 1 <= self.ratio.high
+        """Whether the rates differ; None where the repeats of a side are too few to tell."""
+        fewest = min(len(_samples(record)) for record in (self.first, self.second))
+        return None if fewest < ENOUGH else not self.ratio.holds(1.0)
 
 
 def compare(first: Record, second: Record) -> Comparison:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from paceline.bench.environment import capture
+from paceline.bench.redact import redact, redacted, secrets_of
 from paceline.bench.stats import Interval, quotient
 from paceline.errors import PacelineError, WrongCommand
 from paceline.experiment import Experiment, told
 from paceline.jobs.events import write_events
 from paceline.jobs.measure import OnLine, failed_record, measure
 from paceline.record import Record, write
+from paceline.report.standing import AXES, setting
 from paceline.run import Run
 
 
@@ -27,6 +32,7 @@ def keep(
 ) -> tuple[Record, Path]:
     """Measure and write `runs/ID.json`, events beside it, a copy to `json`. A run that fails leaves a record too."""
     check_baseline(run, baseline)
+    check_runs(runs)
     runs.mkdir(parents=True, exist_ok=True)
     try:
         record, events = measure(run, on_line, peak=peak)
@@ -46,13 +52,18 @@ def keep(
 
 
 def save(record: Record, events: list[list[Any]], path: Path) -> Record:
-    record = record.model_copy(update={"events": write_events(path, events)})
+    """Write a record with its events; the record as it was written, without secrets."""
+    record = record.model_copy(update={"events": write_events(path, events)}).without_secrets()
     write(path, record.to_json())
     return record
 
 
 def check_runs(runs: Path) -> None:
     """Refuse before the work a folder that could not be written after it."""
+    if address := re.match(r"([a-z][a-z0-9+.\-]+):/+", str(runs), re.I):  # a path has lost one of the slashes
+        where = f"{address[1]}://{str(runs)[address.end() :]}"
+        why = "this version keeps records in folders only"
+        raise WrongCommand(f"--runs {redact(where)}", why=why, remedy="--runs FOLDER")
     place = runs
     while not place.exists():
         place = place.parent
@@ -70,16 +81,31 @@ def check_baseline(run: Run, baseline: Record | None) -> None:
             why=f"it has {baseline.workers} workers" if baseline.rate else "that run failed",
             remedy="the record of a run with -np 1",
         )
-    if (baseline.run.model, baseline.run.per_worker) != (run.model, run.per_worker):
-        raise WrongCommand(
-            f"--baseline {baseline.id}",
-            why=f"it is of {baseline.run.model}, batch {baseline.run.per_worker}",
-            remedy=f"a run of {run.model}, batch {run.per_worker}, with -np 1",
-        )
+    theirs, ours = _work(baseline.run, baseline.environment), _work(run, capture())
+    odd = [name for name in ours if theirs[name] != ours[name]]
+    if odd:
+        told = ", ".join(f"{name.replace('_', ' ')} {theirs[name]} there, {ours[name]} here" for name in odd)
+        raise WrongCommand(f"--baseline {baseline.id}", why=told, remedy=_alone(run, ours["threads"]).text)
+
+
+def _work(run: Run, environment: Mapping[str, Any]) -> dict[str, Any]:
+    """What a worker has to do, and with how many threads, as records tell it; host and plan are other things."""
+    threads = str(environment.get("variables", {}).get("OMP_NUM_THREADS", ""))
+    run = run if run.threads or not threads.isdigit() else run.with_(threads=int(threads))
+    found = setting(run, int(environment.get("cores") or 1))
+    told = {name: "unset" if value == "None" else value for name, value in found if name not in ("lab", "profile")}
+    return dict(redacted(told, secrets_of(os.environ)))
+
+
+def _alone(run: Run, threads: str) -> Run:
+    """The baseline of a run: one worker with its work."""
+    placed = {"nodes", "lab", "profile", "comm", "global_batch", *AXES, "strategy"}
+    kept = {name: value for name, value in run.model_dump().items() if name not in placed}
+    return Run.model_validate({**kept, "workers": 1, "batch_size": run.per_worker, "threads": threads})
 
 
 def total(record: Record) -> Interval:
-    """The rate of the whole job with its interval over the repeats inside the run."""
+    """The rate of the whole job with its interval over the steps inside the run."""
     found = record.rate["total"]
     return Interval(found["mean"], found["low"], found["high"], found["confidence"])
 

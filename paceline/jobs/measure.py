@@ -7,7 +7,7 @@ import math
 import os
 import sys
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from statistics import fmean, median
@@ -18,7 +18,7 @@ from paceline.bench.clock import align
 from paceline.bench.communication import communication, task
 from paceline.bench.compute import MENU as COMPUTE
 from paceline.bench.environment import capture
-from paceline.bench.stats import autocorrelation, leaning, mean_interval, standard_error, summary
+from paceline.bench.stats import autocorrelation, block_interval, leaning, standard_error, summary
 from paceline.bench.steady import Settled, settle
 from paceline.compose import Machine, axes_of, compose, servers_of
 from paceline.jobs.folder import job_folder
@@ -37,9 +37,9 @@ def machine() -> Machine:
     return Machine(gpus=len(list(Path("/dev").glob("nvidia[0-9]*"))))
 
 
-def check(run: Run) -> list[str]:
+def check(run: Run, *, unknown: Collection[str] = ()) -> list[str]:
     """Refuse what cannot run, before anything starts; the notes of what can."""
-    axes = compose(run, machine())
+    axes = compose(run, machine(), unknown=unknown)
     return [] if axes is None else list(axes.notes)
 
 
@@ -145,7 +145,7 @@ def make_record(
         unit=first["unit"],
         comm=first["comm"],
         rate={
-            "total": rate(totals),
+            "total": rate(totals, series),
             "per_worker": [fmean(r["samples"] / s for s in r["seconds"]) for r in ranks],
         },
         step=summary([seconds for rank in ranks for seconds in rank["steps"]]),
@@ -268,15 +268,20 @@ def _skips(first: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"what": "steps skipped because the scaled gradient overflowed", "count": count}] if count else []
 
 
-def rate(totals: Sequence[float]) -> dict[str, Any]:
-    """Samples per second of the whole job over repeats inside one set of processes."""
-    interval = mean_interval(totals)
+def rate(totals: Sequence[float], steps: Sequence[float]) -> dict[str, Any]:
+    """Samples per second of the whole job over repeats inside one set of processes.
+
+    The interval is over the steps, which are of one process: a rate has the relative error of the mean step.
+    """
+    mean, step = fmean(totals), block_interval(steps)
+    half = None if step.high is None else mean * (step.high / step.centre - 1)
     return {
         "median": median(totals),
-        "mean": interval.centre,
-        "low": interval.low,
-        "high": interval.high,
-        "confidence": interval.confidence,
+        "mean": mean,
+        "low": None if half is None else mean - half,
+        "high": None if half is None else mean + half,
+        "confidence": step.confidence,
+        "steps": len(steps),
         "error": 1.96 * standard_error(totals),
         "repeats": list(totals),
     }

@@ -175,10 +175,10 @@ def _no_time(result: Race, cell: Cell, elapsed: float) -> bool:
 def _add_efficiency(result: Race) -> None:
     """Each record learns how its contender scales: the interval is over rounds, the baseline is of its own round."""
     for entry in result.plan.entries:
-        if entry.label == BASELINE or not entry.same_work:
+        if entry.label == BASELINE:
             continue
         standing, alone = result.standing(entry.heat, entry.label), result.baseline(entry.heat)
-        speedup = standing.against(alone)
+        speedup = standing.speedup(alone)
         for cell in result.plan.cells:
             if speedup is None or cell.key != (entry.heat, entry.label) or cell.round not in alone.records:
                 continue

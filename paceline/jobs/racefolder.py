@@ -6,7 +6,8 @@
       mobilenet_v2-2x64-ddp-2-round1.json   a finished cell, or a failed one, with its events beside it
       ...-round2.started                    under way; without a record beside it, it was killed
 
-A restart keeps every record and turns marks without one into records of a failure.
+A restart keeps every record and turns marks without one into records of a failure. A damaged record is set aside as
+`....damaged-TIME`, and its cell runs again.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from paceline.errors import WrongCommand
 from paceline.jobs.cells import Cell, RacePlan, slug
 from paceline.jobs.keep import save
 from paceline.jobs.measure import failed_record
+from paceline.jobs.script import command_of, run_of
 from paceline.record import Record, read, write
 
 KILLED = "the race was ended while this cell was under way"
@@ -41,9 +43,23 @@ class RaceFolder:
         return self.path / f"{cell.name}.started"
 
     def found(self, cell: Cell) -> Record | None:
-        """The record of a cell that has ended, well or badly."""
+        """The record of a cell that has ended, well or badly; one that is damaged is none."""
         path = self.record_path(cell)
-        return read(path) if path.exists() else None
+        try:
+            return read(path) if path.exists() else None
+        except WrongCommand:
+            return None
+
+    def damaged(self, plan: RacePlan) -> list[tuple[Path, str]]:
+        """Records of cells that cannot be read, and why."""
+        found = []
+        for path in map(self.record_path, plan.cells):
+            try:
+                if path.exists():
+                    read(path)
+            except WrongCommand as problem:
+                found.append((path, problem.why))
+        return found
 
     def begin(self, cell: Cell) -> None:
         write(self._mark(cell), json.dumps({"pid": os.getpid(), "time": _now()}) + "\n")
@@ -55,10 +71,14 @@ class RaceFolder:
         return record
 
     def fail(self, cell: Cell, why: str) -> Record:
-        return self.end(cell, failed_record(cell.run, why), [])
+        run = run_of(cell.script, cell.run) if cell.script else cell.run
+        text = command_of(cell.script, cell.run) if cell.script else None
+        return self.end(cell, failed_record(run, why, text=text), [])
 
     def bury(self, plan: RacePlan) -> list[Cell]:
-        """Cells that were under way when the race was killed become failed ones."""
+        """Cells that were under way when the race was killed become failed ones; damaged records are set aside."""
+        for path, _ in self.damaged(plan):
+            path.rename(path.with_suffix(f".damaged-{datetime.now(timezone.utc):%Y%m%d-%H%M%S}"))
         killed = [cell for cell in plan.cells if self._mark(cell).exists()]
         for cell in killed:
             if self.found(cell) is None:
@@ -66,12 +86,22 @@ class RaceFolder:
             self._mark(cell).unlink(missing_ok=True)
         return killed
 
+    def incomplete(self, plan: RacePlan) -> bool:
+        """Whether a cell failed or never ran."""
+        records = map(self.found, plan.cells)
+        return any(record is None or record.verdict == "failed" for record in records)
+
     def forget_failures(self, plan: RacePlan) -> None:
-        """Failed cells run again; what they left is kept under another name."""
+        """Failed cells run again, so the race is not done; what they left is kept under another name."""
+        (self.path / "race.done").unlink(missing_ok=True)
         for cell in plan.cells:
             record = self.found(cell)
             if record is not None and record.verdict == "failed":
                 self.record_path(cell).rename(self.path / f"{cell.name}.failed-{record.id}")
+
+    @property
+    def done(self) -> bool:
+        return (self.path / "race.done").exists()
 
     def finish(self) -> None:
         write(self.path / "race.done", f"{_now()}\n")
@@ -89,19 +119,23 @@ class RaceFolder:
             yield
 
 
-def open_folder(plan: RacePlan, runs: Path, *, fresh: bool = False) -> tuple[RaceFolder, bool]:
-    """The folder of an unfinished race of the same plan, or a new one; and whether it was there."""
+def open_folder(plan: RacePlan, runs: Path, *, fresh: bool = False, retry: bool = False) -> tuple[RaceFolder, bool]:
+    """The folder of an unfinished race of the same plan, or a new one; and whether it was there.
+
+    With `retry`, a race that came to its end is taken too where a cell failed or never ran.
+    """
     if not fresh:
         for path in sorted(runs.glob("*/race.plan"), reverse=True):
-            if not (path.parent / "race.done").exists() and _digest(path) == plan.digest:
-                return RaceFolder(path.parent), True
+            folder = RaceFolder(path.parent)
+            if _digest(path) == plan.digest and (not folder.done or (retry and folder.incomplete(plan))):
+                return folder, True
     return _new(plan, runs), False
 
 
 def _digest(path: Path) -> str | None:
     try:
         return str(json.loads(path.read_text())["digest"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

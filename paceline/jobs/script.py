@@ -16,7 +16,8 @@ from typing import Any
 from paceline.bench.environment import capture
 from paceline.bench.measure import PARTS
 from paceline.compose import servers_of
-from paceline.errors import WrongCommand
+from paceline.contenders import contenders_of
+from paceline.errors import Refused, WrongCommand
 from paceline.jobs.folder import job_folder
 from paceline.jobs.measure import OnLine, make_record
 from paceline.jobs.places import places_of
@@ -35,8 +36,11 @@ CHOICES = (
     "membership",
     "comm",
     "nodes",
+    "profile",
     "deadline",
 )
+LAUNCHED = ("threads", "lab", "cpus")  # what the launcher itself does for a script
+_TAKEN = (*CHOICES, *LAUNCHED)
 BLOCKS = 5  # parts of the measured updates that a rate inside one start is taken of
 
 
@@ -90,33 +94,71 @@ def script_suite(suite: Suite, argv: Sequence[str]) -> Suite:
     """The suite of a race of a script: one heat per number of workers; model and batch are the script's own."""
     if shutil.which(argv[0]) is None:
         raise WrongCommand(f"{argv[0]!r} cannot be started", why="there is no such program", remedy="-- python SCRIPT")
-    threads = {name: suite.common[name] for name in ("threads", "nodes") if name in suite.common}
+    _refuse_foreign(suite.contenders)
+    common = {name: value for name, value in suite.common.items() if name in _TAKEN}
     values = suite.model_dump(exclude_unset=True)
     # Any listed model will do: nothing of it is built, and the record names the script instead.
-    return Suite.model_validate({**values, "models": ["mlp"], "batch_sizes": [1], "run": threads})
+    return Suite.model_validate({**values, "models": ["mlp"], "batch_sizes": [1], "run": common})
+
+
+def _refuse_foreign(contenders: Sequence[str]) -> None:
+    """What does not reach a script would be timed without it and recorded with it."""
+    problems = [
+        str(
+            WrongCommand(
+                f"contender {contender.label}: {name}={value} with a script",
+                why=f"the script sets its {name.replace('_', ' ')} itself",
+                remedy=f"leave it out, or race a script that sets it; a contender takes {', '.join(_TAKEN)}",
+            )
+        )
+        for contender in contenders_of(contenders)
+        for name, value in contender.choices
+        if name not in _TAKEN
+    ]
+    if problems:
+        raise Refused(problems)
+
+
+def _given(run: Run, names: Sequence[str]) -> dict[str, Any]:
+    return {name: value for name in names if (value := getattr(run, name)) != Run.model_fields[name].default}
+
+
+def command_of(argv: Sequence[str], run: Run) -> str:
+    """The command that starts a script with the choices of a run."""
+    return f"{Run(workers=run.workers, **_given(run, _TAKEN)).text} {shlex.join(['--', *argv])}"
+
+
+def run_of(argv: Sequence[str], run: Run, batch: int | None = None) -> Run:
+    """The run as its record tells it: the script's words stand for the model."""
+    return run.with_(model=shlex.join(argv), batch_size=batch)
+
+
+def script_of(record: Record) -> list[str]:
+    """The script that a record is of; nothing if it is of a run."""
+    try:
+        words = shlex.split(record.text)
+    except ValueError:
+        return []
+    return words[words.index("--") + 1 :] if "--" in words else []
 
 
 def measure_script(argv: Sequence[str], run: Run) -> tuple[Record, list[list[Any]]]:
     """The record of one start of a script with the choices of a run."""
-    choices = {name: value for name in CHOICES if (value := getattr(run, name)) != Run.model_fields[name].default}
     with job_folder() as folder:
         _start(
             argv,
             folder,
             run,
             servers=servers_of(run),
-            choices=choices,
+            choices=_given(run, CHOICES),
             on_line=lambda *_: None,
             measured=True,
         )
         ranks = [_seen(folder, rank, argv) for rank in range(run.workers)]
     count = min(len(rank["steps"]) for rank in ranks)
     ranks = [_in_blocks(rank, count) for rank in ranks]
-    words = shlex.join(["--", *argv])
-    record = make_record(run, [], ranks)
-    command = f"{Run(workers=run.workers, **choices).text} {words}"
-    shown = run.with_(model=shlex.join(argv), batch_size=ranks[0]["batch"] or None)
-    return record.model_copy(update={"run": shown, "text": command}), [[] for _ in ranks]
+    told = {"run": run_of(argv, run, ranks[0]["batch"] or None), "text": command_of(argv, run)}
+    return make_record(run, [], ranks).model_copy(update=told), [[] for _ in ranks]
 
 
 def _seen(folder: Path, rank: int, argv: Sequence[str]) -> dict[str, Any]:

@@ -40,6 +40,11 @@ class Standing:
         return self.records[max(self.records)] if self.records else None
 
     @property
+    def kind(self) -> str:
+        """measured, or replayed where compute was timed waiting."""
+        return self.last.kind if self.last is not None else "measured"
+
+    @property
     def unsteady(self) -> int:
         return sum(record.verdict == "unsteady" for record in self.records.values())
 
@@ -53,6 +58,15 @@ class Standing:
         """The ratio of rates, round by round: both met the same slow minutes."""
         mine, theirs = self.paired(other)
         return ratio_interval(mine, theirs) if mine else None
+
+    @property
+    def batches(self) -> set[int]:
+        """Samples of one worker per backward; a script may choose them by the number of workers."""
+        return {record.run.per_worker for record in self.records.values()}
+
+    def speedup(self, alone: Standing) -> Interval | None:
+        """The ratio to one worker; None where one worker alone does other work."""
+        return self.against(alone) if self.entry.same_work and self.batches == alone.batches else None
 
     def differs(self, other: Standing) -> bool | None:
         return differs(*self.paired(other))
@@ -78,6 +92,7 @@ def verdict(standings: Sequence[Standing]) -> Iterator[str]:
     for standing in runners:
         if not standing.entry.same_result:
             yield _other_group(standing, same)
+    yield from _other_batch(standings)
     yield from _remarks(standings)
 
 
@@ -131,7 +146,21 @@ def _times(standing: Standing, other: Standing) -> str:
     return f"{ratio.centre:.2f} times (95 % interval {ratio.low:.2f} to {ratio.high:.2f})"
 
 
+def _other_batch(standings: Sequence[Standing]) -> Iterator[str]:
+    alone = next((s for s in standings if s.label == BASELINE and s.records), None)
+    odd = [s for s in standings if alone and s.records and s.entry.same_work and s.batches != alone.batches]
+    if alone and odd:
+        theirs = " or ".join(map(str, sorted(set().union(*(s.batches for s in odd)))))
+        yield (
+            f"note: no scaling of {', '.join(s.label for s in odd)}: the script gives a worker {theirs} samples there "
+            f"and {' or '.join(map(str, sorted(alone.batches)))} alone"
+        )
+
+
 def _remarks(standings: Sequence[Standing]) -> Iterator[str]:
+    replayed = [s.label for s in standings if s.kind == "replayed"]
+    if replayed:
+        yield f"note: compute of {', '.join(replayed)} was replayed: timed waits, not arithmetic"
     for standing in standings:
         if standing.unsteady:
             yield f"note: {standing.unsteady} of {len(standing.records)} repeats of {standing.label} were unsteady"

@@ -12,15 +12,19 @@ image_size = 32
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, create_model
 
-from paceline.errors import UnknownName
+from paceline.compose import check_words
+from paceline.contenders import parse_contender
+from paceline.errors import Refused, UnknownName, WrongCommand
 from paceline.run import Run
-from paceline.tomlfile import read_toml
+from paceline.tomlfile import place_of, read_toml
 
 _GRID = (
     *("workers", "model", "batch_size", "global_batch", "seed"),
@@ -75,4 +79,31 @@ def read_suite(text: str) -> Suite:
         if text not in shipped():
             raise UnknownName("suite", text, [*shipped(), "FILE.toml"])
         path = shipped()[text]
-    return read_toml(path, Suite)
+    suite = read_toml(path, Suite)
+    _check_words(path, suite)
+    return suite
+
+
+def _check_words(path: Path, suite: Suite) -> None:
+    """Refuse words that no menu has, each with its line; whether they go together is asked when a race is planned."""
+    wrong = list(_wrong(suite))
+    if wrong:
+        text = path.read_text()
+        raise Refused(f"{place_of(path, text, keys, value)}: {problem}" for keys, value, problem in wrong)
+
+
+def _wrong(suite: Suite) -> Iterator[tuple[list[str], str, WrongCommand]]:
+    asked: list[tuple[list[str], str, Callable[[], Run]]] = [
+        *((["run", name], "", partial(Run, **{name: value})) for name, value in suite.common.items()),
+        *((["models"], model, partial(Run, model=model)) for model in suite.models),
+        *((["contenders"], text, partial(_contending, text)) for text in suite.contenders),
+    ]
+    for keys, value, make in asked:
+        try:
+            check_words(make())
+        except WrongCommand as problem:
+            yield keys, value, problem
+
+
+def _contending(text: str) -> Run:
+    return parse_contender(text).run(Run())

@@ -41,11 +41,9 @@ def group(run: Run) -> str:
     if plain and (run.strategy is None or run.strategy in STRATEGIES):
         return SAME if STRATEGIES[run.strategy or "allreduce"].same_result else CHANGES
     try:
-        axes = axes_of(run)
+        return SAME if axes_of(run).same_result else CHANGES
     except PacelineError:
         return CHANGES
-    same = axes.rule.leaves == "backward" and axes.exchange.consensus and axes.compressor.loss != "lossy"
-    return SAME if same else CHANGES
 
 
 def setting(run: Run, cores: int) -> tuple[tuple[str, Any], ...]:
@@ -121,7 +119,7 @@ class Standing:
 
     @cached_property
     def rate(self) -> Interval:
-        """Over fresh starts; of a single start, over the repeats inside it."""
+        """Over fresh starts; of a single start, over what is inside it."""
         if len(self.rates) > 1:
             return mean_interval(self.rates)
         total = self.first.rate["total"]
@@ -130,8 +128,10 @@ class Standing:
     @property
     def over(self) -> str:
         """What the interval is over."""
-        count = len(self.rates)
-        return f"{count} fresh starts" if count > 1 else f"{len(inside(self.first)) or 1} repeats of one start"
+        count, steps = len(self.rates), self.first.rate["total"].get("steps")
+        if count > 1:
+            return f"{count} fresh starts"
+        return f"{steps} steps of one start" if steps else f"{len(inside(self.first)) or 1} repeats of one start"
 
     def against(self, other: Standing) -> Interval:
         """The ratio of rates; round by round where both have the same number of starts."""
@@ -174,8 +174,8 @@ class Field:
 
     @property
     def baseline(self) -> Standing | None:
-        """One worker; strategies hardly differ there, and all-reduce is the plainest."""
-        alone = sorted(self.at(1), key=lambda s: (s.kind != "measured", s.is_reference, s.name != "allreduce"))
+        """One worker: the plain loop, which a race always has as the limit; else all-reduce, which has no partner."""
+        alone = sorted(self.at(1), key=lambda s: (s.kind != "measured", s.name != "limit", s.name != "allreduce"))
         return alone[0] if alone else None
 
 
@@ -185,17 +185,21 @@ def fields_of(records: Iterable[Record]) -> list[Field]:
     for record in sorted(records, key=lambda record: (record.time, record.id)):
         if rate_of(record) is None or record.verdict == "failed":
             continue
-        key = (contender(record.run), record.workers, record.kind)
+        key = (contender(record.run), record.workers, record.kind, record.run.nodes)
         found.setdefault((setting(record.run, cores_of(record)), record.unit), {}).setdefault(key, []).append(record)
     fields = [Field(_standings(by_contender)) for by_contender in found.values()]
     return sorted(fields, key=lambda field: -len(field.standings))
 
 
 def _standings(found: dict[Any, list[Record]]) -> tuple[Standing, ...]:
-    standings = [
-        Standing(name, workers, kind, group(records[0].run), tuple(records))
-        for (name, workers, kind), records in found.items()
-    ]
+    """Pretended nodes are named where a contender was seen on several."""
+    places: dict[Any, set[str | None]] = {}
+    for name, workers, kind, nodes in found:
+        places.setdefault((name, workers, kind), set()).add(nodes)
+    standings = []
+    for (name, workers, kind, nodes), records in found.items():
+        told = f"{name} on {nodes or 'one node'}" if len(places[name, workers, kind]) > 1 else name
+        standings.append(Standing(told, workers, kind, group(records[0].run), tuple(records)))
     return tuple(sorted(standings, key=lambda s: (s.workers, s.group != SAME, _place(s))))
 
 

@@ -81,8 +81,8 @@ def breakdown(standings: Sequence[Standing]) -> Table:
 
 
 def received(record: Record) -> float | None:
-    """Bytes that a worker gets per step; what DDP moves is not counted by us."""
-    counted = record.bytes.get("received_per_step")
+    """Bytes that the mean worker gets per step; servers come after workers. What DDP moves is not counted by us."""
+    counted = (record.bytes.get("received_per_step") or [])[: record.workers]
     if record.run.strategy == "ddp" or not counted:
         return None
     return float(sum(counted)) / len(counted)

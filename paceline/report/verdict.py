@@ -12,11 +12,7 @@ ENOUGH = 5  # fresh starts; fewer give figures but no verdict
 
 def headline(field: Field) -> str:
     """One sentence about the largest world of a field."""
-    ours = leaders(field)
-    if not ours:
-        only = field.standings[-1]
-        return f"{only.label}: {only.rate.centre:,.0f} {field.unit}/s on {_workers(only.workers)}."
-    best = ours[0]
+    best = next(iter(leaders(field)), field.standings[-1])
     rivals = _rivals(field, best)
     if not rivals:
         return f"{best.label}: {best.rate.centre:,.0f} {field.unit}/s on {_workers(best.workers)}."
@@ -26,8 +22,8 @@ def headline(field: Field) -> str:
 
 
 def leaders(field: Field) -> list[Standing]:
-    """Strategies that end where all-reduce ends, fastest first: others never win without accuracy beside them."""
-    found = [s for s in field.at(field.worlds[-1], SAME) if not s.is_reference]
+    """Who may win, fastest first: ddp too, but not the limit, nor those who would need accuracy beside their rate."""
+    found = [s for s in field.at(field.worlds[-1], SAME) if s.name != "limit"]
     measured = [s for s in found if s.kind == "measured"]
     return sorted(measured or found, key=lambda s: -s.rate.centre)
 
@@ -93,7 +89,7 @@ def sentences(field: Field) -> Iterator[str]:
 
 def _of_ddp(field: Field, best: Standing) -> Iterator[str]:
     ddp = field.find("ddp", best.workers)
-    if ddp is not None and ddp is not _rival(field, best):
+    if ddp is not None and ddp is not best and ddp is not _rival(field, best):
         yield f"{best.label} runs at {share(best.against(ddp))} of the rate of ddp."
 
 
@@ -108,12 +104,15 @@ def _scaling(field: Field, best: Standing) -> Iterator[str]:
     if base is not None and best.workers > 1:
         speedup = best.against(base)
         efficiency = speedup.centre / best.workers
-        yield f"Against one worker it is {times(speedup)} as fast: {100 * efficiency:.0f} % of ideal scaling."
+        yield (
+            f"Against one worker ({base.label}) it is {times(speedup)} as fast: "
+            f"{100 * efficiency:.0f} % of ideal scaling."
+        )
 
 
 def _waiting(best: Standing) -> Iterator[str]:
     parts = best.last.breakdown
-    if parts.get("step"):
+    if parts.get("step") and not best.is_reference:  # DDP waits inside backward
         yield f"Of its step, {100 * parts.get('exposed', 0.0) / parts['step']:.0f} % is waiting for other ranks."
 
 

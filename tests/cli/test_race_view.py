@@ -1,10 +1,16 @@
 import io
+import json
 import re
+import shlex
 
 from rich.console import Console
 
+from paceline.cli.race import _greet, _report
 from paceline.cli.race_view import View, as_json, closing, picture, short, spoken_time
 from paceline.errors import WorkerFailed
+from paceline.jobs.cells import plan
+from paceline.jobs.race import race
+from paceline.jobs.racefolder import open_folder
 from tests.jobs.fake_race import drawn, raced, small
 
 LONG = "rule=gradient_tracking,exchange=neighbor(one_peer(exp2)),schedule=wfbp"
@@ -76,3 +82,64 @@ def test_a_race_as_json_has_rates_verdicts_and_records(tmp_path):
 
 def test_times_are_spoken():
     assert [spoken_time(n) for n in (5, 65, 3661)] == ["0:05", "1:05", "1:01:01"]
+
+
+def test_a_label_that_looks_like_markup_is_shown_as_it_is(tmp_path):
+    suite = small(contenders=["a[/x]:smile:: allreduce"], rounds=1)
+    measured = drawn({"a[/x]:smile:": 100.0})
+    for name, settings in (("plain", {}), ("live", {"force_terminal": True})):
+        shown = io.StringIO()
+        with View(Console(file=shown, width=80, **settings)) as view:
+            race = raced(tmp_path / name, suite, measured, watcher=view)
+        assert name == "live" or "a[/x]:smile:" in shown.getvalue()
+    console = Console(file=io.StringIO(), width=80, record=True)
+    console.print(picture(race, None))
+    assert "a[/x]:smile:" in console.export_text()
+
+
+SCRIPT = ["python", "t.py", "--token=t0ps3cret", "--password", "t0ps3cret", "--db-url", "s3://me:t0ps/3cret@bucket"]
+
+
+def raced_script(tmp_path, watcher=None):
+    """A race of a script that is given secrets; its ddp fails and says them."""
+    words, draw = shlex.join(SCRIPT), drawn()
+
+    def measured(cell):
+        if cell.label == "ddp":
+            raise WorkerFailed(f"rank 1 of {words} exited with 1")
+        found, events = draw(cell)
+        return found.model_copy(update={"run": cell.run.with_(model=words), "text": f"paceline run -- {words}"}), events
+
+    planned = plan(small(rounds=2), script=SCRIPT)
+    folder, known = open_folder(planned, tmp_path)
+    _greet(planned, folder, known)
+    return race(planned, folder, measured=measured, watcher=watcher)
+
+
+def test_no_secret_of_a_script_is_printed_or_written(tmp_path, capsys):
+    shown = io.StringIO()
+    with View(Console(file=shown, width=200, force_terminal=True)) as view:
+        result = raced_script(tmp_path, view)
+    _report(result)
+    printed = capsys.readouterr().out + shown.getvalue() + "\n".join(closing(result)) + json.dumps(as_json(result))
+    files = [path.read_text() for path in result.folder.path.iterdir()]
+    for text in (printed, *files, str(result.records)):
+        assert "t0ps" not in text
+        assert "3cret" not in text
+    assert "python t.py --token=*** --password *** --db-url s3://***@bucket, 2 workers" in printed
+    assert "report.html" in {path.name for path in result.folder.path.iterdir()}
+
+
+def test_cells_of_a_script_that_is_given_secrets_are_of_one_model(tmp_path):
+    records = raced_script(tmp_path).records.values()
+    assert len({record.run.model for record in records if record.verdict != "failed"}) == 1
+    assert all(record.efficiency for record in records if record.verdict != "failed" and record.workers > 1)
+
+
+def test_going_on_says_which_records_are_damaged(tmp_path, capsys):
+    first = raced(tmp_path)
+    (first.folder.path / "race.done").unlink()
+    path = first.folder.record_path(first.plan.cells[0])
+    path.write_text("[]")
+    _greet(first.plan, first.folder, True)
+    assert f"{path.name} is damaged (it is no JSON object): its cell runs again" in capsys.readouterr().out

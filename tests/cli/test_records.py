@@ -44,6 +44,31 @@ def test_list_names_what_it_leaves_out(runs, capsys):
     assert len(out.out.splitlines()) == 2 + 4
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rate": {"total": "x"}},
+        {"rate": {"total": {"mean": "abc"}}},
+        {"rate": {"total": {"mean": float("nan")}}},
+        {"environment": {"cores": "many"}},
+        {"step": {}},
+        {"schema_": 1},
+    ],
+    ids=lambda change: json.dumps(change),
+)
+def test_one_damaged_record_stops_no_verb(change, runs, capsys, tmp_path):
+    path = runs / "damaged.json"
+    path.write_text(json.dumps({**json.loads(record(start=9).to_json()), **change}))
+    for words in (["list", "--runs", runs], ["report", runs, "--out", tmp_path / "r.html"]):
+        with pytest.raises(SystemExit) as end:
+            main([str(word) for word in words])
+        assert not end.value.code
+        out = capsys.readouterr()
+        assert f"left out: {path}: " in out.err
+        assert "nan" not in out.out
+    assert "is not a record" in " ".join(told(capsys, "show", path, code=2).split())
+
+
 def test_show_takes_a_part_of_the_id_or_a_file(runs, capsys):
     by_id = told(capsys, "show", "230101-allr2", "--runs", runs)
     [path] = runs.rglob("*230101-allr2.json")
@@ -67,6 +92,18 @@ def test_compare_gives_the_ratio_and_what_differs(runs, capsys, tmp_path):
     assert {entry["what"] for entry in found["differences"]} == {"run strategy", "comm"}
     assert "A / B" in out
     assert max(map(len, out.splitlines())) <= 80
+
+
+def test_compare_decides_nothing_from_fewer_than_five_repeats(tmp_path, capsys):
+    for name, strategy, count in (("a", "allreduce", 5), ("b", "ddp", 5), ("c", "ddp", 4)):
+        kept = record(strategy)
+        repeats = [(200.0 if name == "a" else 100.0) + k for k in range(count)]
+        kept.rate["total"] |= {"repeats": repeats, "mean": repeats[0]}
+        (tmp_path / f"{name}.json").write_text(kept.to_json())
+    assert "a difference" in told(capsys, "compare", tmp_path / "a.json", tmp_path / "b.json")
+    out = told(capsys, "compare", tmp_path / "a.json", tmp_path / "c.json", "--json", tmp_path / "ac.json")
+    assert "too few repeats to tell: 5 are needed" in out
+    assert json.loads((tmp_path / "ac.json").read_text())["differs"] is None
 
 
 def test_compare_sees_versions_and_machines(tmp_path, capsys):

@@ -3,6 +3,9 @@
 import pytest
 
 from paceline.cli import main
+from paceline.errors import Refused
+from paceline.jobs.cells import plan
+from paceline.jobs.suite import Suite
 from paceline.launchers.local import Local
 
 WRONG = {
@@ -49,9 +52,13 @@ WRONG = {
     "run dnn=resnet5": "model 'resnet5' does not exist",
     "run dmn=resnet50": "did you mean dnn?",
     "run bs=many": "--batch-size many",
+    "run bs=8 --batch-size 32": "bs=8 beside --batch-size 32: they say different things",
+    "run dnn=vgg16 --model resnet50": "dnn=vgg16 beside --model resnet50",
+    "run mgwfbp=1 bytescheduler=1": "bytescheduler=1 beside mgwfbp=1",
     "run resnet50": "words after run are key=value",
     "run --strategy ddp --schedule bsp": "ddp is a reference",
     "run --model resnet50 -- python x.py": "the script chooses model",
+    "run dnn=resnet50 -- python x.py": "the script chooses model",
     "run --json x.json -- python x.py": "a script makes its own results",
     "run -- no-such-program-anywhere": "there is no such program",
     "run -np 2 --exchange ps(servers=3)": "more servers than workers",
@@ -79,6 +86,7 @@ WRONG = {
     "race -np 0": "-np 0: at least 1 worker",
     "race --batch-size 0": "--batch-size 0: at least 1 sample",
     "race --model mlp -- python x.py": "the script chooses model",
+    "race --contender allreduce,precision=bf16 -- python x.py": "precision=bf16 with a script: the script sets its",
     "race -- no-such-program-anywhere": "there is no such program",
     "race --strategies local_sgd,alreduce -- python x.py": "did you mean allreduce?",
     "run --log-format tf": "log format 'tf' does not exist",
@@ -118,3 +126,21 @@ def test_all_problems_are_told_at_once(no_worker, capsys):
 def test_a_sound_command_does_start_workers(no_worker):
     with pytest.raises(AssertionError, match="a worker was started"):
         main(["run", "-np", "1", "--model", "mlp"])
+
+
+@pytest.mark.parametrize("choice", ["--strategy dgc", "--compress feedback(powersgd(rank=5000))"])
+def test_a_script_is_not_judged_by_a_model_and_an_optimizer_that_it_does_not_have(choice, no_worker):
+    with pytest.raises(AssertionError, match="a worker was started"):
+        main(["run", "-np", "2", *choice.split(), "--", "python", "x.py"])
+    contender = "a: " + ",".join([choice.removeprefix("--").replace("strategy ", "").replace(" ", "=")])
+    assert plan(Suite(workers=[2], models=["mlp"], contenders=[contender]), script=["python", "x.py"]).cells
+    with pytest.raises(Refused):
+        plan(Suite(workers=[2], models=["mlp"], contenders=[contender]))
+
+
+def test_words_reach_a_script_as_flags_do(monkeypatch):
+    seen = {}
+    monkeypatch.setattr("paceline.jobs.script.launch", lambda argv, **given: seen.update(given))
+    with pytest.raises(SystemExit):
+        main(["run", "nworkers=2", "mgwfbp=1", "--", "python", "x.py"])
+    assert (seen["run"].workers, seen["choices"]) == (2, {"schedule": "mgwfbp"})

@@ -25,9 +25,13 @@ def record_of(run, rate, loss=2.0):
         "failure": None,
         "unit": "img",
         "rate": {
-            "total": {"mean": rate, "low": None, "high": None, "confidence": 0.95, "repeats": [rate]},
+            "total": {"mean": rate, "low": None, "high": None, "confidence": 0.95, "error": 0.0, "repeats": [rate]},
             "per_worker": [rate / run.workers] * run.workers,
         },
+        "step": dict.fromkeys(("median", "p95", "max"), 1 / rate),
+        "breakdown": {"step": 1 / rate},
+        "bytes": {"received_per_step": [0] * run.workers},
+        "resources": {"pss_peak": [0] * run.workers},
         "loss": [loss],
     }
     return failed_record(run, "").model_copy(update=figures)

@@ -1,13 +1,15 @@
 """From what ranks saw to a record, without processes."""
 
 import random
+from pathlib import Path
 
 import pytest
 
 from paceline.bench.measure import PARTS
+from paceline.bench.stats import block_interval
 from paceline.cli.show import details, step_lines
 from paceline.errors import WrongCommand
-from paceline.jobs.keep import check_baseline, check_runs, efficiency, figures, keep
+from paceline.jobs.keep import check_baseline, check_runs, efficiency, figures, keep, save
 from paceline.jobs.measure import failed_record, make_record, period_of
 from paceline.record import read
 from paceline.run import Run
@@ -120,6 +122,20 @@ def test_step_lines_are_those_of_tf_cnn_benchmarks():
     assert lines[5].startswith("total images/sec: 3")
 
 
+def test_step_lines_know_the_last_loss_of_a_block_on_a_gpu():
+    record = record_of(level(3), level(20)).model_copy(update={"loss": [4.0, 3.0, 2.0, 1.0]})
+    lines = list(step_lines(record))
+    assert [line.split("\t")[-1] for line in lines[1:4]] == ["-", "3.000", "1.000"]
+    assert list(step_lines(record.model_copy(update={"loss": []})))[1].endswith("\t-")
+
+
+def test_step_lines_show_the_loss_of_the_last_backward_of_a_step():
+    record = record_of(level(3), level(20)).model_copy(
+        update={"run": RUN.with_(accumulate=2), "loss": [9.0] * 6 + [float(k) for k in range(40)]}
+    )
+    assert [line.split("\t")[-1] for line in list(step_lines(record))[1:4]] == ["1.000", "19.000", "39.000"]
+
+
 def test_details_fit_in_eighty_columns():
     record = record_of(level(3), level(20))
     alone = record_of(level(3), level(20, 0.09), Run(model="mlp", batch_size=16))
@@ -145,10 +161,41 @@ def test_a_baseline_must_be_one_worker_of_the_same_work():
     two, other = record_of(level(3), level(20)), record_of(level(3), level(20), Run(model="small_cnn", batch_size=16))
     with pytest.raises(WrongCommand, match="it has 2 workers"):
         check_baseline(RUN, two)
-    with pytest.raises(WrongCommand, match="it is of small_cnn, batch 16"):
+    with pytest.raises(WrongCommand, match="model small_cnn there, mlp here"):
         check_baseline(RUN, other)
     with pytest.raises(WrongCommand, match="that run failed"):
         check_baseline(RUN, failed_record(Run(model="mlp"), "lost"))
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"image_size": 64}, "image size 64 there, unset here"),
+        ({"precision": "bf16"}, "precision bf16 there, fp32 here"),
+        ({"threads": 2}, "threads 2 there, 1 here"),
+        ({"batch_size": 8}, "batch size 8 there, 16 here"),
+        ({"compute": "replay(p.json)"}, r"compute replay\(p.json\) there, real here"),
+        ({"cpus": 0.5}, "cpus 0.5 there, unset here"),
+    ],
+)
+def test_a_baseline_of_other_work_says_what_differs_and_how_to_make_one(change, told):
+    run = RUN.with_(threads=1, strategy="wfbp")
+    work = Run(model="mlp", batch_size=16, threads=1)
+    check_baseline(run, record_of(level(3), level(20), work))
+    check_baseline(run.with_(batch_size=None, global_batch=32), record_of(level(3), level(20), work))
+    alone = record_of(level(3), level(20), work).model_copy(update={"run": work.with_(**change)})
+    with pytest.raises(WrongCommand, match=told) as refused:
+        check_baseline(run, alone)
+    assert refused.value.remedy == "paceline run -np 1 --model mlp --batch-size 16 --threads 1"
+
+
+def test_the_interval_of_a_rate_is_over_the_steps_of_the_process():
+    steps = level(20)
+    found = record_of(level(3), steps).rate["total"]
+    expected = block_interval(steps)
+    assert found["steps"] == 20
+    assert found["high"] / found["mean"] == pytest.approx(expected.high / expected.centre)
+    assert found["low"] / found["mean"] == pytest.approx(expected.low / expected.centre)
 
 
 def test_a_run_that_fails_leaves_a_record(tmp_path, monkeypatch):
@@ -172,3 +219,29 @@ def test_a_folder_that_cannot_be_written_is_refused_before_the_work(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(WrongCommand, match="is not a folder"):
         check_runs(tmp_path / "file" / "runs")
+
+
+@pytest.mark.parametrize("address", ["s3://bucket/x", "gs://bucket", "https://host/x", "file:///tmp/x"])
+def test_records_are_kept_in_folders_only(address, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(WrongCommand, match="this version keeps records in folders only") as refused:
+        check_runs(Path(address))
+    assert refused.value.remedy == "--runs FOLDER"
+    with pytest.raises(WrongCommand, match="folders only"):
+        keep(RUN, Path(address))
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_address_is_refused_without_the_secret_in_it():
+    with pytest.raises(WrongCommand, match=r"--runs s3://\*\*\*@bucket/x:"):
+        check_runs(Path("s3://me:t0ps3cret@bucket/x"))
+
+
+def test_a_baseline_is_of_the_same_source_though_its_password_is_hidden():
+    run = Run(model="mlp", batch_size=16, threads=1, source="s3://me:t0ps3cret@bucket")
+    check_baseline(run.with_(workers=2), record_of(level(3), level(20), run).without_secrets())
+
+
+def test_a_record_of_what_ranks_saw_is_whole(tmp_path):
+    kept = record_of(level(3), level(20))
+    assert save(kept, [], tmp_path / "r.json") == read(tmp_path / "r.json") == kept

@@ -49,6 +49,17 @@ def test_a_worker_has_the_same_threads_in_every_cell():
     assert len({cell.run.threads for cell in cells}) == 1
 
 
+def test_no_contender_is_called_as_the_baseline_is():
+    with pytest.raises(WrongCommand, match=r"contender 'one worker': .* another label"):
+        plan(small(contenders=["one worker: allreduce"]))
+
+
+@pytest.mark.parametrize("choice", ["image_size=64", "threads=2", "precision=bf16"])
+def test_other_work_of_a_worker_has_no_efficiency(choice):
+    [entry] = [e for e in plan(small(contenders=[choice], run={"threads": 1})).entries if e.label == choice]
+    assert not entry.same_work
+
+
 def test_refused_contenders_are_told_all_at_once_before_anything_runs():
     with pytest.raises(Refused) as refused:
         plan(small(contenders=["rule=grad,exchange=neighbor(ring)", "alreduce", "rule=exact_diffusion"]))
@@ -157,6 +168,35 @@ def test_a_cell_that_fails_is_marked_and_the_race_goes_on(tmp_path):
     assert again.kept == 19
 
 
+def test_retry_finds_a_race_that_came_to_its_end_with_failed_cells(tmp_path):
+    def measured(cell):
+        if cell.label == "ddp" and cell.round == 2:
+            raise WorkerFailed("rank 1 (pid 7) exited with 1")
+        return drawn()(cell)
+
+    first = raced(tmp_path, measured=measured)
+    assert not open_folder(first.plan, tmp_path / "elsewhere", retry=True)[1]
+    folder, known = open_folder(first.plan, tmp_path, retry=True)
+    assert (known, folder.path) == (True, first.folder.path)
+    again = race(first.plan, folder, measured=drawn(), retry=True)
+    assert (again.kept, again.failures, again.rounds) == (19, [], 5)
+    # nothing failed any more: the next race is a new one
+    assert not open_folder(first.plan, tmp_path, retry=True)[1]
+
+
+def test_a_retry_that_is_stopped_can_be_gone_on_with(tmp_path):
+    def fails(cell):
+        raise WorkerFailed("lost")
+
+    def stops(cell):
+        raise Stopped(signal.SIGINT)
+
+    first = raced(tmp_path, small(rounds=1), fails)
+    with pytest.raises(Stopped):
+        race(first.plan, first.folder, measured=stops, retry=True)
+    assert open_folder(first.plan, tmp_path)[0].path == first.folder.path
+
+
 def test_ctrl_c_marks_the_cell_and_ends_the_race(tmp_path):
     def measured(cell):
         raise Stopped(signal.SIGINT)
@@ -180,6 +220,10 @@ def test_no_round_starts_that_would_end_after_the_minutes(tmp_path):
     # four cells of 10 s are a round; two rounds fit into 100 s
     result = raced(tmp_path, small(rounds=9, minutes=100 / 60), measured, clock=lambda: now)
     assert (result.rounds, result.done, result.cut_short) == (2, 8, True)
+    # with --retry the rounds that did not fit are run
+    folder, known = open_folder(result.plan, tmp_path, retry=True)
+    assert (known, folder.path) == (True, result.folder.path)
+    assert race(result.plan, folder, measured=measured, retry=True, clock=lambda: now).rounds == 4
 
 
 def test_the_time_left_follows_the_cells_before(tmp_path):
@@ -209,6 +253,36 @@ def test_the_plan_of_a_race_holds_no_secret(tmp_path, monkeypatch):
     told = (folder.path / "race.plan").read_text()
     assert "wJalr" not in told
     assert json.loads(told)["digest"] == planned.digest
+
+
+def test_the_plan_of_a_race_of_a_script_holds_no_word_that_follows_a_secret_flag(tmp_path):
+    folder, _ = open_folder(plan(small(), script=["python", "t.py", "--password", "S2", "--token=S1"]), tmp_path)
+    told = json.loads((folder.path / "race.plan").read_text())
+    assert told["script"] == ["python", "t.py", "--password", "***", "--token=***"]
+
+
+@pytest.mark.parametrize("damage", [{"rate": {"total": "x"}}, {"schema": 99}, {"schema_": 1}], ids=json.dumps)
+def test_a_cell_with_a_damaged_record_runs_again(damage, tmp_path):
+    first = raced(tmp_path)
+    (first.folder.path / "race.done").unlink()
+    cell = first.plan.cells[3]
+    path = first.folder.record_path(cell)
+    path.write_text(json.dumps({**json.loads(path.read_text()), **damage}))
+    [(found, why)] = first.folder.damaged(first.plan)
+    assert found == path
+    assert why
+
+    seen = []
+
+    def measured(cell):
+        seen.append(cell)
+        return drawn()(cell)
+
+    again = race(first.plan, first.folder, measured=measured)
+    assert (again.kept, seen, again.failures) == (19, [cell], [])
+    assert read(path).verdict == "steady"
+    assert len(list(first.folder.path.glob(f"{cell.name}.damaged-*"))) == 1
+    assert first.folder.damaged(first.plan) == []
 
 
 # verdicts -------------------------------------------------------------------------------------------

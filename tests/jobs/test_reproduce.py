@@ -6,10 +6,13 @@ import pytest
 
 from paceline.bench.stats import Interval
 from paceline.cli.reproduce import spoken, values
+from paceline.experiment import Experiment
 from paceline.jobs import reproduce as job
-from paceline.jobs.reproduce import elasticdl, reproduce
+from paceline.jobs.reproduce import dlaas, elasticdl, reproduce
 from paceline.jobs.reproduce.sheet import Cell, Row
 from paceline.published import NAMES, load
+from paceline.record import Record
+from paceline.run import Run
 from tests.report.samples import record
 
 
@@ -119,9 +122,18 @@ def test_the_elastic_table_asks_for_the_published_share_of_a_core(tmp_path):
     assert {run.workers for run in asked} == {1, 2, 3}
 
 
-def ratios(*centres, width=0.01):
+@pytest.mark.parametrize("model", elasticdl.MODELS)
+def test_every_elastic_model_is_asked_for_on_one_two_and_three_workers(model, tmp_path):
+    [sheet] = [s for s in reproduce("elasticdl", tmp_path).sheets if s.sheet.title == elasticdl._title(model)]
+    assert [cell.row.run.workers for cell in sheet.cells] == [1, 2, 3]
+    assert all(cell.row.base == "1 worker" for cell in sheet.cells)
+    if model == "resnet50":
+        assert [cell.row.rate for cell in sheet.cells] == [3.1, 5.65, None]
+
+
+def ratios(*centres, width=0.01, repeats=5):
     return {
-        model: Cell(Row("2 workers"), ratio=Interval(centre, centre - width, centre + width))
+        model: Cell(Row("2 workers"), ratio=Interval(centre, centre - width, centre + width), repeats=repeats)
         for model, centre in zip(elasticdl.MODELS, centres, strict=True)
     }
 
@@ -133,14 +145,30 @@ def test_a_conclusion_is_true_false_or_undecided_by_intervals():
         return elasticdl.ordered(ratios(1.5, 1.9, 1.7, **kwargs), sizes, "M", rising=False)
 
     assert judged().startswith("true here")
-    assert judged(width=0.3).startswith("not decided")
+    assert judged(width=0.3).startswith("not decided: intervals overlap")
+    assert judged(repeats=4).startswith("not decided: too few repeats")
     assert elasticdl.ordered(ratios(1.9, 1.5, 1.7), sizes, "M", rising=False).startswith("false here")
     assert elasticdl.ordered(ratios(1.9, 1.7, 1.5), {**sizes, "resnet50": None}, "M", rising=False).startswith(
         "not jud"
     )
 
 
+def test_few_repeats_decide_no_conclusion(tmp_path):
+    for run in reproduce("elasticdl", tmp_path).missing():
+        kept(run, tmp_path)  # these records have three repeats
+    judged = reproduce("elasticdl", tmp_path).judged
+    assert all("not decided: too few repeats, 5 are needed" in line for line in judged)
+
+
 def test_all_three_published_conclusions_are_judged(tmp_path):
     judged = reproduce("elasticdl", tmp_path).judged
     assert len(judged) == 3
     assert all("not judged: cells are empty" in line for line in judged)
+
+
+@pytest.mark.parametrize("place", dlaas.FIELDS.values())
+def test_a_published_field_is_a_field_of_ours(place):
+    top, _, inner = place.partition(".")
+    fields = {"experiment": Experiment.model_fields, "run": Run.model_fields}
+    assert top in Record.model_fields
+    assert not inner or inner in fields[top]

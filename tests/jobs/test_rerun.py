@@ -1,7 +1,9 @@
 import pytest
 
+from paceline.cli import main
 from paceline.errors import WrongCommand
 from paceline.jobs import rerun as job
+from paceline.record import read
 from tests.report.samples import record
 
 
@@ -19,3 +21,30 @@ def test_a_rerun_keeps_the_new_record_and_compares_it(tmp_path, monkeypatch):
 def test_a_forecast_cannot_be_run_again(tmp_path):
     with pytest.raises(WrongCommand, match="is a forecast: nothing was run"):
         job.rerun(record(kind="forecast"), tmp_path)
+
+
+def test_a_script_cannot_be_run_again_and_its_command_is_told(tmp_path):
+    words = "-- python 'my train.py'"
+    old = record(text=f"paceline run -np 2 --strategy allreduce --threads 1 {words}")
+    with pytest.raises(WrongCommand) as refused:
+        job.rerun(old, tmp_path)
+    assert (refused.value.what, refused.value.remedy) == (f"record {old.id} is of a script", old.text)
+    with pytest.raises(WrongCommand) as refused:
+        job.rerun(record("ddp", text=f"paceline run -np 2 --strategy ddp {words}"), tmp_path)
+    assert refused.value.remedy == f"paceline race -np 2 {words}"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_failed_is_done_again_and_kept_without_a_comparison(tmp_path, monkeypatch, capsys):
+    fresh = record(start=2)
+    monkeypatch.setattr("paceline.jobs.keep.measure", lambda *_, **__: (fresh, []))
+    old = record(verdict="failed", failure="lost", rate={}, step={}, breakdown={})
+    (tmp_path / f"{old.id}.json").write_text(old.to_json())
+    with pytest.raises(SystemExit) as end:
+        main(["rerun", old.id, "--runs", str(tmp_path), "--json", str(tmp_path / "new.json")])
+    told = capsys.readouterr()
+    assert not end.value.code, told.err
+    assert f"record: {tmp_path / fresh.id}.json" in told.out
+    assert f"nothing to compare with: the run of record {old.id} failed" in told.out
+    assert read(tmp_path / "new.json").id == fresh.id
+    assert read(tmp_path / f"{fresh.id}.json").verdict == "steady"

@@ -1,6 +1,6 @@
 import pytest
 
-from paceline.errors import WrongCommand
+from paceline.errors import Refused, WrongCommand
 from paceline.jobs.cells import plan
 from paceline.jobs.suite import read_suite, shipped
 
@@ -50,6 +50,12 @@ def test_a_suite_has_the_settings_of_its_file(tmp_path):
         ("[1, 2]", "[]", "line 4: workers = []: List should have at least 1 item"),
         ("[1, 2]", "[1, 2", "is not TOML"),
         ("steps = 5", "steps = 5\nsteps = 6", "line 9"),
+        ('"allreduce"', '"allreduse"', "line 2: strategy 'allreduse' does not exist. try: did you mean allreduce?"),
+        ('"allreduce"', '\n"wfbp",\n"half: wfbp,precision=fp8",\n', "line 4: contender half: precision=fp8"),
+        ('"allreduce"', '"wfbp", "rul=atc"', "line 2: flag of a contender 'rul' does not exist"),
+        ('"mlp"', '"mlpp"', "line 3: model 'mlpp' does not exist"),
+        ("steps = 5", 'source = "fkae"', "line 8: source 'fkae' does not exist. try: did you mean fake?"),
+        ("steps = 5", 'compute = "reply(x)"', "line 8: compute 'reply' does not exist"),
     ],
 )
 def test_a_typo_names_the_line(tmp_path, right, wrong, complaint):
@@ -57,6 +63,13 @@ def test_a_typo_names_the_line(tmp_path, right, wrong, complaint):
         suite_of(tmp_path, GOOD.replace(right, wrong))
     assert complaint in str(found.value)
     assert "suite.toml" in str(found.value)
+
+
+def test_all_wrong_words_are_told_at_once(tmp_path):
+    text = GOOD.replace("allreduce", "allreduse").replace("steps = 5", 'source = "fkae"')
+    with pytest.raises(Refused) as refused:
+        suite_of(tmp_path, text)
+    assert [problem.partition(": ")[0][-6:] for problem in refused.value.problems] == ["line 8", "line 2"]
 
 
 def test_an_unknown_suite_answers_with_the_list(tmp_path):

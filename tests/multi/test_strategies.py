@@ -9,7 +9,8 @@ import pytest
 
 from paceline.strategies import STRATEGIES
 
-ROOT = Path(__file__).parents[2]
+HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
+DEDICATED = "parameter_server"  # its server is a process of its own
 pytestmark = pytest.mark.multi
 
 
@@ -18,36 +19,50 @@ def run(*words, timeout=170):
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout, cwd=ROOT)
 
 
-def trained(tmp_path, strategy, size, nodes):
-    path = tmp_path / "r.json"
-    words = ["-np", size, "--nodes", nodes, "--strategy", strategy, "--model", "small_cnn", "--batch-size", "8"]
-    rate = 0.001 if strategy in ("signsgd", "signum") else 0.05  # a step of a sign is the learning rate itself
-    words += ["--optimizer", f"sgd(lr={rate})", "--steps", "10", "--repeats", "3", "--json", path]
-    done = run(*words)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return json.loads(path.read_text())
-
-
-def check(record, strategy, size):
-    loss = record["loss"]
+def check(found, strategy):
+    loss = found["loss"]
     assert sum(loss[-5:]) < 0.8 * sum(loss[:5])
     if STRATEGIES[strategy].same_result:
-        assert record["replicas"]["identical"]
+        assert found["replicas"]["identical"]
     else:
-        assert record["replicas"]["distance"] >= 0
-        assert any("changes convergence" in note for note in record["notes"])
+        assert found["replicas"]["distance"] >= 0
+
+
+@pytest.mark.parametrize(
+    ("strategy", "size", "nodes"),
+    [
+        ("hierarchical_neighbor_allreduce", 4, "2x2"),
+        ("push_sum", 4, "2x2"),
+        pytest.param(DEDICATED, 8, "2x4", marks=pytest.mark.slow),
+    ],
+)
+def test_a_run_trains_and_its_record_says_so(strategy, size, nodes, tmp_path):
+    path = tmp_path / "r.json"
+    words = ["-np", size, "--nodes", nodes, "--strategy", strategy, "--model", "small_cnn", "--batch-size", "8"]
+    done = run(*words, "--optimizer", "sgd(lr=0.05)", "--steps", "10", "--repeats", "3", "--json", path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    record = json.loads(path.read_text())
+    check(record, strategy)
     assert len(record["rate"]["per_worker"]) == size
+    changes = any("changes convergence" in note for note in record["notes"])
+    assert changes != STRATEGIES[strategy].same_result
 
 
-@pytest.mark.parametrize("strategy", ["hierarchical_neighbor_allreduce", "push_sum"])
-def test_four_ranks_on_two_nodes_train(strategy, tmp_path):
-    check(trained(tmp_path, strategy, 4, "2x2"), strategy, 4)
+@pytest.fixture(scope="module")
+def of_eight(tmp_path_factory):
+    """What every strategy without processes of its own gave on eight ranks: started once, trained in turn."""
+    out = tmp_path_factory.mktemp("eight") / "found.json"
+    names = [name for name in STRATEGIES if name != DEDICATED]
+    done = run("-np", 8, "--", sys.executable, HERE / "every.py", out, "2x4", *names, timeout=500)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(out.read_text())
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_eight_ranks_train_with_every_strategy(strategy, tmp_path):
-    check(trained(tmp_path, strategy, 8, "2x4"), strategy, 8)
+@pytest.mark.timeout(550)
+@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != DEDICATED])
+def test_eight_ranks_train_with_every_strategy(strategy, of_eight):
+    check(of_eight[strategy], strategy)
 
 
 @pytest.mark.parametrize("comm", ["shm", pytest.param("gloo", marks=pytest.mark.slow)])

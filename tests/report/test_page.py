@@ -6,7 +6,8 @@ import pytest
 from paceline.report.page import write_report
 from paceline.report.palette import DARK, LIGHT, themed
 from paceline.report.store import Skipped
-from tests.report.samples import events, race, record
+from paceline.report.tables import received
+from tests.report.samples import RATES, events, race, record
 
 VOID = {"meta", "link", "line", "path", "circle", "rect", "br"}
 
@@ -112,6 +113,18 @@ def test_what_a_record_says_cannot_become_markup(tmp_path):
     text = write_report([made], tmp_path / "r.html", title=evil).read_text()
     assert evil not in text
     assert "&lt;script&gt;alert(1)" in text
+
+
+def test_every_field_has_its_verdict_in_words(tmp_path):
+    other = [record(strategy, 2, start, run={"model": "resnet18"}) for strategy in RATES for start in range(1, 6)]
+    text = write_report(race(worlds=(2,)) + other, tmp_path / "r.html").read_text()
+    assert text.count(" faster than ") == 2
+    assert text.count("of the limit, the same steps") == 2
+
+
+def test_bytes_are_those_of_a_worker_and_not_of_servers():
+    with_servers = record("parameter_server", bytes={"received_per_step": [100, 100, 200]})
+    assert received(with_servers) == 100
 
 
 def test_no_rate_is_no_crash(tmp_path):

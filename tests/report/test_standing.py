@@ -21,6 +21,8 @@ def test_a_contender_is_named_as_people_name_it():
         (Run(compress="cast(bf16)"), SAME),
         (Run(strategy="neighbor_allreduce"), CHANGES),
         (Run(rule="atc(every=4)"), CHANGES),
+        (Run(rule="server", exchange="ps(servers=1, colocated=false)"), SAME),
+        (Run(rule="server(staleness=async)", exchange="ps(servers=1, colocated=false)"), CHANGES),
         (Run(strategy="a strategy of tomorrow"), CHANGES),
     ],
 )
@@ -102,7 +104,7 @@ def test_what_changes_convergence_never_wins():
     for entry in fast:
         entry.rate["total"]["mean"] *= 3
     [field] = fields_of(race(worlds=(2,), strategies=("ddp", "allreduce")) + fast)
-    assert [standing.name for standing in leaders(field)] == ["allreduce"]
+    assert [standing.name for standing in leaders(field)] == ["allreduce", "ddp"]
     assert "neighbor_allreduce" not in headline(field)
     assert any("change" in line and "neighbor_allreduce" in line for line in sentences(field))
 
@@ -115,3 +117,36 @@ def test_what_was_not_measured_says_so_and_does_not_beat_what_was():
     assert field.find("horovod", 2).label == "horovod (replayed)"
     assert "horovod" not in headline(field)
     assert any("replayed are not measured" in line for line in sentences(field))
+
+
+def of_rate(strategy, mean, workers=2, **changes):
+    """Six starts around a rate, with a spread of one percent."""
+    found = [record(strategy, workers, start, **changes) for start in range(1, 7)]
+    for k, entry in enumerate(found):
+        entry.rate["total"]["mean"] = mean * (1 + 0.01 * (k % 3 - 1))
+    return found
+
+
+def test_ddp_can_win():
+    [field] = fields_of([*of_rate("ddp", 110), *of_rate("allreduce", 100), *of_rate("wfbp", 99)])
+    assert headline(field) == "ddp is 10 % faster than allreduce on 2 workers."
+    assert not any("waiting for other ranks" in line for line in sentences(field))
+
+
+def test_one_worker_is_the_plain_loop_and_not_a_strategy_that_is_slow_alone():
+    alone = [*of_rate("limit", 100, 1), *of_rate("topk_sgd", 40, 1)]
+    [field] = fields_of([*alone, *of_rate("topk_sgd", 90), *of_rate("ddp", 180)])
+    assert field.baseline.name == "limit"
+    assert any("Against one worker (limit) it is 1.80" in line for line in sentences(field))
+
+
+def test_pretended_nodes_are_contenders_of_their_own():
+    two = of_rate("hierarchical_allreduce", 102, 4, run={"nodes": "2x2"})
+    four = of_rate("hierarchical_allreduce", 52, 4, run={"nodes": "4x1"})
+    [field] = fields_of(two + four)
+    assert {s.name: len(s.records) for s in field.standings} == {
+        "hierarchical_allreduce on 2x2": 6,
+        "hierarchical_allreduce on 4x1": 6,
+    }
+    [alone] = fields_of(two)
+    assert alone.standings[0].name == "hierarchical_allreduce"

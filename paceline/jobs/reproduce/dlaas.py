@@ -23,7 +23,7 @@ FIELDS = {
     "results": "rate",
     "expected results": "experiment.expected",
     "store configuration": "experiment.store",
-    "input data: bucket, number of objects, size": "experiment.input",
+    "input data: bucket, number of objects, size": "experiment.data",
     "summary and next steps": "experiment.summary",
 }
 

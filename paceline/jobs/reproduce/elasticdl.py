@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
+from paceline.bench.stats import ENOUGH
 from paceline.jobs.reproduce.sheet import Cell, Filled, Row, Sheet
 from paceline.run import Run
 
@@ -15,6 +16,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "mobilenet_v2": {"model": "mobilenet_v2", "classes": 10},
     "image_compression": {"model": "image_compression"},
 }
+WORKERS = (1, 2, 3)  # that every model is run on here, published or not
 SLOW_UPDATE = 0.1  # of a step; an update reads and writes the model once, which should take less
 
 
@@ -22,7 +24,7 @@ def sheets(published: dict[str, Any]) -> list[Sheet]:
     tables = [_sheet(table) for table in published["table"]]
     laptop = [k for k, table in enumerate(published["table"]) if table["place"] == "minikube"]
     # The laptop table has no autoencoder; the conclusions are about all three, so it is run here too.
-    tables.insert(laptop[-1] + 1, Sheet(_title("image_compression"), tuple(_extra())))
+    tables.insert(laptop[-1] + 1, Sheet(_title("image_compression"), tuple(_extra("image_compression", WORKERS))))
     return tables
 
 
@@ -39,6 +41,8 @@ def _sheet(table: dict[str, Any]) -> Sheet:
     for workers, rate, speedup in zip(table["workers"], table["rate"], speedups, strict=True):
         run, reason = _answer(place, model, workers)
         rows.append(Row(_name(workers), rate, float(speedup), run, reason, base=_name(1)))
+    if place == "minikube":
+        rows += _extra(model, [workers for workers in WORKERS if workers not in table["workers"]])
     return Sheet(title, tuple(rows), here="32 x 32 images, batch 64, random images" if place == "minikube" else "")
 
 
@@ -61,9 +65,10 @@ def run_of(model: str, workers: int) -> tuple[Run | None, str]:
     return Run.model_validate({"workers": workers, **common, **MODELS[model], **lengths, "cpus": SHARE}), ""
 
 
-def _extra() -> Iterator[Row]:
-    for workers in (1, 2, 3):
-        run, reason = run_of("image_compression", workers)
+def _extra(model: str, counts: Sequence[int]) -> Iterator[Row]:
+    """Rows that were not published."""
+    for workers in counts:
+        run, reason = run_of(model, workers)
         yield Row(_name(workers), None, None, run, reason, base=_name(1))
 
 
@@ -96,12 +101,17 @@ def _seconds(cell: Cell | None) -> float | None:
 def ordered(
     cells: dict[str, Cell | None], by: dict[str, float | None] | dict[str, float], what: str, *, rising: bool
 ) -> str:
-    """Whether speed-ups on two workers are in the order that was claimed; intervals that overlap decide nothing."""
+    """Whether speed-ups on two workers are in the order that was claimed.
+
+    Intervals that overlap decide nothing, and neither do fewer than ENOUGH repeats.
+    """
     known = [(float(value), m, cell.ratio) for m, cell in cells.items() if cell and cell.ratio and (value := by[m])]
     if len(known) < len(cells):
         return "not judged: cells are empty"
     known.sort(key=lambda entry: entry[0], reverse=not rising)
     told = ", ".join(f"{model} {value:.3g} {what} {ratio.centre:.2f}x" for value, model, ratio in known)
+    if any(cell.repeats < ENOUGH for cell in cells.values() if cell):
+        return f"not decided: too few repeats, {ENOUGH} are needed ({told})"
     ratios = [ratio for _, _, ratio in known]
     follows = list(pairwise(ratios))
     if all(a.high is not None and b.low is not None and a.high < b.low for a, b in follows):
@@ -120,5 +130,7 @@ def _update(alone: dict[str, Cell | None]) -> str:
     if not shares:
         return "not judged: cells are empty"
     told = ", ".join(f"{model} {100 * part:.1f} %" for model, part in shares.items())
+    if any(cell.repeats < ENOUGH for model, cell in alone.items() if cell and model in shares):
+        return f"not decided: too few repeats, {ENOUGH} are needed (update takes {told} of a step)"
     verdict = "true" if max(shares.values()) > SLOW_UPDATE else "false"
     return f"{verdict} here (update takes {told} of a step)"

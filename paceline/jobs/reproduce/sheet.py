@@ -71,6 +71,7 @@ class Cell:
     standing: Standing | None = None
     ratio: Interval | None = None
     reason: str = ""
+    repeats: int = 0  # behind the ratio, on the side that has fewer
 
     @property
     def state(self) -> str:
@@ -152,7 +153,8 @@ def _cell(sheet: Sheet, row: Row, standings: dict[str, Standing | None]) -> Cell
     if base is None:
         return Cell(row, standing)
     ratio = Interval(1.0, None, None) if base is standing else standing.against(base)
-    return Cell(row, standing, _divided(ratio, standing.workers / base.workers) if sheet.per_worker else ratio)
+    ratio = _divided(ratio, standing.workers / base.workers) if sheet.per_worker else ratio
+    return Cell(row, standing, ratio, repeats=min(len(standing.samples), len(base.samples)))
 
 
 def _divided(ratio: Interval, by: float) -> Interval:

@@ -130,11 +130,14 @@ def _tile(value: str, what: str, detail: str) -> str:
     return tag("div", text("b", value) + text("span", what) + (text("small", detail) if detail else ""))
 
 
-def body(drawn: Drawn, lead: str) -> Iterator[str]:
-    """The sections of one field."""
+def body(drawn: Drawn, lead: str, said: bool) -> Iterator[str]:
+    """The sections of one field, under its verdict unless that was said already."""
     field = drawn.field
     if lead:
         yield tag("h2", "", class_="rule") + text("h2", lead, class_="field")
+    if not said:
+        lines = "".join(text("p", sentence) for sentence in (headline(field), *sentences(field)))
+        yield tag("div", lines, class_="lead")
     if drawn.same:
         note = "Strategies that end where all-reduce ends, up to rounding. Only these compete for the verdict."
         yield section("Same result as all-reduce", note, _figures(drawn.same, field))
@@ -143,6 +146,7 @@ def body(drawn: Drawn, lead: str) -> Iterator[str]:
         yield section("Changes convergence", note, _figures(drawn.changes, field))
     if drawn.scaling:
         note = "Rate against the number of workers. The dotted line is one worker's rate times the number of workers."
+        note += f" One worker is {field.baseline.label}." if field.baseline else ""
         yield section("Scaling", note, figure(drawn.scaling, "Workers against rate"))
     if drawn.breakdown:
         note = "Parts add up to the step. Exposed is time spent waiting for other ranks after backward."

@@ -57,7 +57,7 @@ def page(drawn: Sequence[Drawn], records: Sequence[Record], title: str, skipped:
     several = len(fields) > 1
     parts = [sections.hero(fields, records, title)]
     for shown in drawn:
-        parts += sections.body(shown, shown.field.title if several else "")
+        parts += sections.body(shown, shown.field.title if several else "", said=shown is drawn[0])
     parts += [sections.runs(records), *sections.notes(records, skipped), sections.environments(records)]
     main = tag("main", _bar() + "".join(parts) + _foot())
     return "\n".join(

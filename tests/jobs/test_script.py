@@ -1,0 +1,101 @@
+"""Races of a user's script without processes: what reaches it, and what its records say."""
+
+import sys
+
+import pytest
+
+from paceline.cli.race_view import closing
+from paceline.errors import Refused, WorkerFailed
+from paceline.jobs.cells import plan
+from paceline.jobs.race import race
+from paceline.jobs.racefolder import KILLED, open_folder
+from paceline.jobs.script import measure_script, script_of, script_suite
+from paceline.jobs.standing import verdict
+from paceline.run import Run
+from tests.jobs.fake_race import drawn, record_of, small
+from tests.jobs.test_measure import level, rank_of
+
+SCRIPT = (sys.executable, "my train.py")
+
+
+def planned(**changes):
+    return plan(script_suite(small(**changes), SCRIPT), script=SCRIPT)
+
+
+@pytest.mark.parametrize("choice", ["precision=bf16", "accumulate=2", "batch_size=8", "optimizer=adam", "compile=true"])
+def test_what_does_not_reach_the_script_is_refused(choice):
+    with pytest.raises(Refused) as refused:
+        planned(contenders=[f"half: allreduce,{choice}", "wfbp"])
+    [told] = refused.value.problems
+    assert told.startswith(f"contender half: {choice} with a script: the script sets its ")
+    assert ". try: leave it out" in told
+
+
+def test_what_reaches_the_script_is_not_refused():
+    contenders = ["allreduce,schedule=wfbp", "allreduce,comm=gloo", "wfbp,threads=2", "wfbp,cpus=0.5"]
+    assert len(planned(contenders=contenders).entries) == 3 + 4
+
+
+def test_what_the_launcher_does_for_all_cells_is_kept():
+    suite = script_suite(small(run={"threads": 1, "cpus": 0.5, "image_size": 32}), SCRIPT)
+    assert suite.common == {"threads": 1, "cpus": 0.5}
+
+
+def test_the_record_has_the_exact_command_and_the_profile_is_handed_on(monkeypatch):
+    handed = {}
+
+    def start(argv, folder, run, *, choices, **_):
+        handed.update(choices)
+
+    monkeypatch.setattr("paceline.jobs.script._start", start)
+    seen = {**rank_of(0, [], level(20)), "batch": 16, "steps": level(20)}
+    monkeypatch.setattr("paceline.jobs.script._seen", lambda *_: dict(seen))
+    run = Run(workers=1, model="mlp", batch_size=1, schedule="mgwfbp", profile="p.json", threads=2, cpus=0.5, seed=3)
+    record, _ = measure_script(SCRIPT, run)
+    asked = "--schedule mgwfbp --profile p.json --cpus 0.5 --threads 2"
+    assert record.text == f"paceline run -np 1 {asked} -- {sys.executable} 'my train.py'"
+    assert handed == {"schedule": "mgwfbp", "profile": "p.json"}
+    assert (record.run.model, record.run.batch_size) == (f"{sys.executable} 'my train.py'", 16)
+    assert script_of(record) == list(SCRIPT)
+    assert script_of(record_of(run, 1.0)) == []
+
+
+def test_a_cell_that_fails_or_is_killed_names_the_script(tmp_path):
+    made = planned(rounds=1)
+    folder, _ = open_folder(made, tmp_path)
+    folder.begin(made.cells[0])
+
+    def measured(cell):
+        raise WorkerFailed("rank 1 (pid 7) exited with 1")
+
+    result = race(made, folder, measured=measured)
+    assert result.records[made.cells[0].name].failure == KILLED
+    for cell, record in result.failures:
+        assert record.run.model == f"{sys.executable} 'my train.py'"
+        assert record.text.startswith(f"paceline run -np {cell.run.workers} ")
+        assert record.text.endswith(f" --threads {cell.run.threads} -- {sys.executable} 'my train.py'")
+    assert len(result.failures) == 4
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_script_that_cuts_its_batch_by_workers_has_no_scaling(tmp_path, same):
+    draw = drawn()
+
+    def measured(cell):
+        record, events = draw(cell)
+        batch = 64 if same else 64 // cell.run.workers
+        return record.model_copy(update={"run": record.run.with_(batch_size=batch)}), events
+
+    made = planned()
+    result = race(made, open_folder(made, tmp_path)[0], measured=measured)
+    [heat] = made.heats
+    told = [line for line in verdict(result.standings(heat)) if "no scaling" in line]
+    efficiencies = [r.efficiency for r in result.records.values() if r.workers == 2]
+    assert all(efficiencies) if same else not any(efficiencies)
+    assert told == (
+        []
+        if same
+        else ["note: no scaling of limit, ddp, allreduce: the script gives a worker 32 samples there and 64 alone"]
+    )
+    [row] = [line for line in closing(result) if line.startswith("allreduce ")]
+    assert row.endswith(" -") is not same
