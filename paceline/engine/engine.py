@@ -18,6 +18,7 @@ from paceline.bench.profile import StepProfile
 from paceline.engine.arena import Arena
 from paceline.engine.device import Device
 from paceline.engine.dispatch import Dispatcher
+from paceline.errors import WrongCommand
 from paceline.protocols import Channel, Comm, Compressor, Exchange, Schedule, Work
 from paceline.types import Chunk, Event, Lane, Link, Plan, Profile, Unit, View
 
@@ -276,3 +277,9 @@ class Engine:
         for arena, saved in zip(self.arenas, state["codecs"], strict=True):
             if arena.codec is not None:
                 arena.codec.restore(saved)
+            elif saved:
+                raise WrongCommand(
+                    f"the saved state of compressor {saved.get('compressor', '(unnamed)')}",
+                    why="this run has none, and what that one still owed would be lost",
+                    remedy="the compressor of the checkpoint, or load model and optimizer alone",
+                )

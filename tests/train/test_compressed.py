@@ -7,7 +7,7 @@ import torch
 
 from paceline.comm.thread import run_ranks
 from paceline.compose import compose
-from paceline.errors import NonFinite
+from paceline.errors import NonFinite, WrongCommand
 from paceline.run import Run
 from paceline.train.pace import Pace
 from tests.train.problems import batches, flat, loss_of, mlp
@@ -169,3 +169,9 @@ def test_a_checkpoint_of_a_run_without_a_compressor_can_be_loaded(text):
 
     first, second = run_ranks(2, work)
     assert torch.equal(first, second), "replicas differ"
+
+
+def test_what_a_compressor_owed_is_not_dropped_without_a_word():
+    data = list(batches(steps=2))
+    with pytest.raises(WrongCommand, match=r"the saved state of compressor feedback\(topk\): this run has none"):
+        run_ranks(1, lambda comm: train(comm, "none", data, train(comm, "feedback(topk)", data)))
