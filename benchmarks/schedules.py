@@ -119,9 +119,11 @@ def race(case: Case, rounds: int, only: Sequence[str] | None) -> dict[str, list[
     """Median seconds of a step, of every contender in every round."""
     runs = present(case, only)
     seconds: dict[str, list[float]] = {name: [] for name in runs}
+    flops = None  # of one sample: counted once
     for number in range(rounds):
         for name, run in runs.items():
-            record, _ = measure(run, on_line=lambda *_: None)
+            record, _ = measure(run, on_line=lambda *_: None, flops=flops, watched=0)
+            flops = record.resources["flops"]["per_sample"]
             seconds[name].append(record.step["median"])
             print(f"  round {number + 1}/{rounds}  {name:12} {seconds[name][-1] * 1e3:9.1f} ms", flush=True)
     return seconds

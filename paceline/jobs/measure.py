@@ -32,6 +32,9 @@ OnLine = Callable[[int, str, str], None]
 ALIKE = "neighboring steps are alike: intervals inside one run may be too narrow"
 
 
+WATCHED = 3  # steps
+
+
 def machine() -> Machine:
     """What this host offers, without torch."""
     return Machine(gpus=len(list(Path("/dev").glob("nvidia[0-9]*"))))
@@ -44,18 +47,24 @@ def check(run: Run, *, unknown: Collection[str] = ()) -> list[str]:
 
 
 def measure(
-    run: Run, on_line: OnLine | None = None, *, peak: float | None = None, flops: int | None = None
+    run: Run,
+    on_line: OnLine | None = None,
+    *,
+    peak: float | None = None,
+    flops: int | None = None,
+    watched: int = WATCHED,
 ) -> tuple[Record, list[list[Any]]]:
     """The record of a run, and the events that go beside it.
 
-    `peak` (FLOPs per second of a worker) and `flops` (of one sample) are measured and counted if not given.
+    `peak` (FLOPs per second of a worker) and `flops` (of one sample) are measured and counted if not given; `watched`
+    steps after the measured ones are written down as events.
     """
     notes = check(run)
     with job_folder() as folder, places_of(run) as places:
         network = places.measure()
         (folder / "run.json").write_text(run.model_dump_json())
         argv = [sys.executable, "-m", "paceline.worker"]
-        environ = _environ(run, flops)
+        environ = _environ(run, flops, watched)
         with Local().start(
             argv,
             workers=run.workers,
@@ -80,8 +89,8 @@ def aligned(ranks: Sequence[dict[str, Any]]) -> list[list[Any]]:
     ]
 
 
-def _environ(run: Run, flops: int | None) -> dict[str, str]:
-    environ = dict(os.environ)
+def _environ(run: Run, flops: int | None, watched: int) -> dict[str, str]:
+    environ = {**os.environ, "PACELINE_WATCHED": str(watched)}
     if run.threads:
         environ["OMP_NUM_THREADS"] = str(run.threads)
     if flops:

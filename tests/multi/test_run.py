@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from paceline.jobs.measure import measure
+from paceline.run import Run
+
 ROOT = Path(__file__).parents[2]
 QUICK = ["--steps", "3", "--repeats", "2", "--warmup", "1", "--batch-size", "8"]
 pytestmark = pytest.mark.multi
@@ -85,6 +88,13 @@ def test_a_compressed_run_tells_bytes_and_seconds_of_coding(tmp_path):
     assert min(record["resources"]["decode_seconds_per_step"]) > 0
     assert "2.7 MB -> 53.7 kB per worker and step, encode" in told
     assert record["replicas"]["identical"]
+
+
+def test_nothing_is_watched_if_nobody_asks():
+    run = Run(workers=1, model="mlp", batch_size=4, steps=2, repeats=1, warmup=1)
+    record, events = measure(run, lambda *_: None, watched=0)
+    assert events == [[]]
+    assert record.rate["total"]["mean"] > 0
 
 
 def test_the_published_words_mean_what_they_meant(tmp_path):
