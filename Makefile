@@ -28,7 +28,7 @@ test: $(READY) ## the tests, at most 10 minutes on 2 cores
 test-all: $(READY) check ## what `make test` leaves out: root, Debian packages, slow ones, format, lint, types, layers
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[peers]'
 	@$(MAKE) --no-print-directory debian
-	$(BIN)/python -m pytest -m "root or slow"
+	$(BIN)/python -m pytest -m "root or slow" --durations=12
 
 # Tests marked root say themselves what they miss; this saves the walk to the package manager where it can.
 DEBIAN := chromium chromium-driver dataset-fashion-mnist iproute2
