@@ -22,6 +22,7 @@ from paceline.protocols import Comm
 if TYPE_CHECKING:
     from paceline.train.loop import Training
 
+PIECE = 1 << 20  # elements
 BATCH = 250  # test samples at a time: the same for any number of workers, as sums inside a batch depend on it
 
 
@@ -110,15 +111,34 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def replicas(model: nn.Module, comm: Comm) -> dict[str, Any]:
-    """Whether all ranks hold the same bits, and how far the farthest lies from the mean, relative to its norm."""
-    flat = torch.cat([parameter.detach().reshape(-1).double() for parameter in model.parameters()])
-    places = torch.arange(1, flat.numel() + 1)
-    code = (flat.view(torch.int64) * places).sum().view(1)
-    codes = torch.zeros(comm.size, dtype=torch.int64)
+    """Whether all ranks hold the same bits, and how far the farthest lies from the mean, relative to its norm.
+
+    Piece by piece, so that it takes no memory beside the model; means are only asked for where bits differ.
+    """
+    device = next(model.parameters()).device
+    code, first = torch.zeros(1, dtype=torch.int64, device=device), 1
+    for piece in _pieces(model):
+        places = torch.arange(first, first + piece.numel(), device=device)
+        code += (piece.view(torch.int64) * places).sum()
+        first += piece.numel()
+    codes = torch.zeros(comm.size, dtype=torch.int64, device=device)
     comm.all_gather(code, codes, "checksums").wait()
-    mean = torch.empty_like(flat)
-    comm.all_sum(flat / comm.size, mean, "replicas").wait()
-    apart = (flat - mean).norm() / mean.norm().clamp_min(1e-30)
-    distances = torch.zeros(comm.size, dtype=torch.float64)
-    comm.all_gather(apart.view(1), distances, "distances").wait()
-    return {"identical": len(set(codes.tolist())) == 1, "distance": float(distances.max())}
+    if len(set(codes.tolist())) == 1:
+        return {"identical": True, "distance": 0.0}
+    apart, norm = 0.0, 0.0
+    for piece in _pieces(model):
+        mean = torch.empty_like(piece)
+        comm.all_sum(piece / comm.size, mean, "replicas").wait()
+        apart += float((piece - mean).square().sum())
+        norm += float(mean.square().sum())
+    share = torch.tensor([(apart / max(norm, 1e-60)) ** 0.5], dtype=torch.float64, device=device)
+    distances = torch.zeros(comm.size, dtype=torch.float64, device=device)
+    comm.all_gather(share, distances, "distances").wait()
+    return {"identical": False, "distance": float(distances.max())}
+
+
+def _pieces(model: nn.Module) -> Iterator[Tensor]:
+    """All parameters in double precision, a few megabytes at a time."""
+    for parameter in model.parameters():
+        for piece in parameter.detach().reshape(-1).split(PIECE):
+            yield piece.double()

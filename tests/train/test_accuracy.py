@@ -138,3 +138,28 @@ def test_a_model_without_right_and_wrong_has_no_accuracy(folder):
         return evaluate.accuracy(training, comm)
 
     assert run_ranks(1, body) == [None]
+
+
+@pytest.mark.parametrize("piece", [3, 1 << 20])
+def test_replicas_are_compared_bit_by_bit_and_by_distance(piece, monkeypatch):
+    monkeypatch.setattr(evaluate, "PIECE", piece)
+
+    def work(comm, shift):
+        model = nn.Linear(4, 1, bias=False)
+        nn.init.constant_(model.weight, 1.0 + shift * (2 * comm.rank - 1))
+        return evaluate.replicas(model, comm)
+
+    assert run_ranks(2, lambda comm: work(comm, 0.0)) == [{"identical": True, "distance": 0.0}] * 2
+    for found in run_ranks(2, lambda comm: work(comm, 0.25)):
+        assert not found["identical"]
+        assert found["distance"] == pytest.approx(0.25)  # from 0.75 and 1.25 to 1
+
+
+def test_replicas_that_swapped_two_numbers_differ():
+    def work(comm):
+        model = nn.Linear(2, 1, bias=False)
+        with torch.no_grad():
+            model.weight.copy_(torch.tensor([[1.0, 2.0]]).roll(comm.rank, 1))
+        return evaluate.replicas(model, comm)["identical"]
+
+    assert run_ranks(2, work) == [False, False]
