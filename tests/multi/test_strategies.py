@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from paceline.compose import servers_of
+from paceline.run import Run
 from paceline.strategies import STRATEGIES
 
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
-DEDICATED = "parameter_server"  # its server is a process of its own
+SERVED = [name for name in STRATEGIES if servers_of(Run(workers=8, strategy=name))]
+OTHERS = [name for name in STRATEGIES if name not in SERVED]
 pytestmark = pytest.mark.multi
 
 
@@ -33,7 +36,7 @@ def check(found, strategy):
     [
         ("hierarchical_neighbor_allreduce", 4, "2x2"),
         ("push_sum", 4, "2x2"),
-        pytest.param(DEDICATED, 8, "2x4", marks=pytest.mark.slow),
+        *(pytest.param(name, 8, "2x4", marks=pytest.mark.slow) for name in SERVED),
     ],
 )
 def test_a_run_trains_and_its_record_says_so(strategy, size, nodes, tmp_path):
@@ -50,17 +53,16 @@ def test_a_run_trains_and_its_record_says_so(strategy, size, nodes, tmp_path):
 
 @pytest.fixture(scope="module")
 def of_eight(tmp_path_factory):
-    """What every strategy without processes of its own gave on eight ranks: started once, trained in turn."""
+    """What every strategy without server processes gave on eight ranks: started once, trained in turn."""
     out = tmp_path_factory.mktemp("eight") / "found.json"
-    names = [name for name in STRATEGIES if name != DEDICATED]
-    done = run("-np", 8, "--", sys.executable, HERE / "every.py", out, "2x4", *names, timeout=500)
+    done = run("-np", 8, "--", sys.executable, HERE / "every.py", out, "2x4", *OTHERS, timeout=500)
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(out.read_text())
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(550)
-@pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != DEDICATED])
+@pytest.mark.parametrize("strategy", OTHERS)
 def test_eight_ranks_train_with_every_strategy(strategy, of_eight):
     check(of_eight[strategy], strategy)
 
