@@ -50,6 +50,7 @@ QUICK = ("limit", "ddp", "fusion(25)", "wfbp", "mgwfbp", "dear", "topk 1 %")
 ALWAYS = ("limit", "ddp", "fusion(25)")  # what the tables and the verdicts compare with
 DOMINATED = ("limit", "ddp", "fusion(25)", "topk 1 %", "sign")
 GOODPUT = 0.956  # of the rate, what TCP leaves
+LEAST = 3  # steps whose median is that of a step in the middle
 
 
 @dataclass(frozen=True)
@@ -178,6 +179,10 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="resnet50, one round; figures, not evidence")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
+    if asked.steps < LEAST:
+        parser.error(
+            f"--steps {asked.steps}: where communication crosses the step, the first one ends early and the last late"
+        )
     lab = Lab(4, asked.bandwidth)
     with Network(lab) as network:
         shares = [f"{100 * rate / lab.bytes_per_second:.1f} %" for rate in network.goodput()]
