@@ -46,6 +46,7 @@ def explain(
             "notes": list(found.notes),
             "model_bytes": found.model_bytes,
             "chunks": list(found.chunks),
+            "planned": found.planned,
             "received": list(found.received),
             "rounds": found.rounds,
             "prediction": None if found.prediction is None else vars(found.prediction),

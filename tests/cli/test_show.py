@@ -52,6 +52,13 @@ def test_explain_knows_every_strategy(strategy, capsys):
     assert ("servers" in out) == bool(servers_of(Run(workers=4, strategy=strategy)))
 
 
+@pytest.mark.parametrize(("schedule", "planned"), [("wfbp", True), ("mgwfbp", False)])
+def test_explain_says_whether_chunks_are_those_of_the_run(schedule, planned, capsys, tmp_path):
+    out = tmp_path / "e.json"
+    told(capsys, "explain", "--model", "mlp", "--schedule", schedule, "--json", str(out))
+    assert json.loads(out.read_text())["planned"] is planned
+
+
 def test_explain_says_when_a_schedule_crosses_the_step(capsys):
     assert "back before the next forward needs it" in told(capsys, "explain", "-np", "2", "--schedule", "priority")
     assert "back before the update" in told(capsys, "explain", "-np", "2", "--schedule", "wfbp")
