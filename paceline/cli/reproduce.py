@@ -27,7 +27,7 @@ NAMES = "bluefog, ddl_benchmarks, dlaas, elasticdl or tensorpack"
 def reproduce(
     name: Annotated[str, typer.Argument(metavar="NAME", help=f"{NAMES}.")],
     measure: Annotated[bool, typer.Option("--measure", help="Run what is missing, on this machine.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="With --measure: few steps; wide intervals.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="With --measure: one short start of each.")] = False,
     runs: o.Runs = Path("runs"),
     json: o.JsonFile = None,
 ) -> None:

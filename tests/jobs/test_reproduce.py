@@ -9,7 +9,7 @@ from paceline.cli.reproduce import spoken, values
 from paceline.experiment import Experiment
 from paceline.jobs import reproduce as job
 from paceline.jobs.reproduce import dlaas, elasticdl, reproduce
-from paceline.jobs.reproduce.sheet import Cell, Row
+from paceline.jobs.reproduce.sheet import STARTS, Cell, Row
 from paceline.published import NAMES, load
 from paceline.record import Record
 from paceline.run import Run
@@ -100,20 +100,46 @@ def test_members_that_are_not_there_are_found_by_asking(tmp_path, monkeypatch):
     assert "this version has no strategy parameter_server" not in reasons()
 
 
-def test_measuring_fills_what_is_missing_and_nothing_twice(tmp_path, monkeypatch):
-    done = []
+@pytest.fixture
+def done(monkeypatch):
+    """The runs that were asked for, in their order; nothing is run."""
+    runs = []
 
     def measure(run, on_line, peak=None):
-        done.append(run)
-        return record(run.strategy, run.workers, seed=len(done)).model_copy(update={"run": run}), []
+        runs.append(run)
+        made = record(run.strategy, run.workers, seed=len(runs))
+        return made.model_copy(update={"run": run, "time": f"2026-11-16T00:00:{len(runs):02}"}), []
 
     monkeypatch.setattr("paceline.jobs.keep.measure", measure)
+    return runs
+
+
+def test_measuring_fills_what_is_missing_and_nothing_twice(tmp_path, done):
     assert job.measure_missing("bluefog", tmp_path, quick=True) == []
     assert len(done) == 3
     assert all(run.steps == 2 for run in done)
     job.measure_missing("bluefog", tmp_path, quick=True)
     assert len(done) == 3
     assert {cell.state for cell in cells("bluefog", tmp_path)} == {"empty", "measured"}
+
+
+def test_measuring_starts_every_cell_anew_interleaved(tmp_path, done):
+    job.measure_missing("bluefog", tmp_path, quick=False)
+    assert len(done) == 3 * STARTS
+    names = [run.strategy for run in done]
+    assert len(set(names[:3])) == 3
+    assert names == names[:3] * STARTS
+    assert {cell.repeats for cell in cells("bluefog", tmp_path) if cell.ratio} == {STARTS}
+
+
+def test_measuring_goes_on_where_it_was_stopped(tmp_path, done):
+    job.measure_missing("bluefog", tmp_path, quick=False)
+    for cell in cells("bluefog", tmp_path):
+        if cell.row.name == "neighbor, 2" and cell.record:
+            (tmp_path / f"{cell.record.id}.json").unlink()
+    again = len(done)
+    job.measure_missing("bluefog", tmp_path, quick=False)
+    assert [run.strategy for run in done[again:]] == ["neighbor_allreduce"]
 
 
 def test_the_elastic_table_asks_for_the_published_share_of_a_core(tmp_path):

@@ -9,12 +9,12 @@ from types import ModuleType
 
 from paceline.errors import PacelineError
 from paceline.jobs.keep import keep
-from paceline.jobs.reproduce.sheet import Reproduction, fill
+from paceline.jobs.reproduce.sheet import STARTS, Reproduction, fill
 from paceline.published import load
 from paceline.report.store import Store, open_store
 from paceline.run import Run
 
-QUICK = {"steps": 2, "repeats": 2, "warmup": 1}
+QUICK = {"steps": 2, "repeats": 2, "warmup": 1}  # and one start instead of several
 OnRun = Callable[[Run, int, int], None]
 
 
@@ -39,8 +39,8 @@ def _system(name: str) -> ModuleType:
 
 
 def measure_missing(name: str, runs: Path, *, quick: bool, on_run: OnRun | None = None) -> list[str]:
-    """Run what could fill empty cells and keep the records; what went wrong, in one line each."""
-    missing = list(reproduce(name, runs).missing())
+    """Run what cells lack and keep the records; what went wrong, in one line each."""
+    missing = list(reproduce(name, runs).missing(1 if quick else STARTS))
     problems = []
     for number, run in enumerate(missing):
         run = run.with_(**QUICK) if quick else run

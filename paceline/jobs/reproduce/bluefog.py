@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from paceline.jobs.reproduce.sheet import Row, Sheet, too_many
+from paceline.jobs.reproduce.sheet import SMALL, Row, Sheet, too_many
 from paceline.run import Run
 
 STRATEGIES = {
@@ -13,6 +13,7 @@ STRATEGIES = {
     "neighbor": "neighbor_allreduce",
     "hierarchical_neighbor": "hierarchical_neighbor_allreduce",
 }
+SIZE = {"image_size": 32, "batch_size": 32}
 NAMES = {"allreduce": "allreduce", "neighbor": "neighbor", "hierarchical_neighbor": "hierarchical"}
 
 
@@ -36,18 +37,7 @@ def _here() -> Sheet:
     rows = []
     for column, strategy in STRATEGIES.items():
         nodes = "2x1" if column.startswith("hierarchical") else None
-        run = Run(
-            workers=2,
-            strategy=strategy,
-            nodes=nodes,
-            model="resnet50",
-            image_size=32,
-            batch_size=32,
-            threads=1,
-            steps=5,
-            repeats=5,
-            warmup=2,
-        )
+        run = Run.model_validate({**SMALL, **SIZE, "workers": 2, "strategy": strategy, "nodes": nodes})
         rows.append(Row(f"{NAMES[column]}, 2", None, 1.0, run, base="allreduce, 2"))
     title = 'this machine: "no gain at 8 GPUs or fewer" as a ratio'
     return Sheet(title, tuple(rows), ratio="of all-red", here="2 workers, 32 x 32 images, batch 32")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paceline import sources
-from paceline.bench.stats import Interval
+from paceline.bench.stats import ENOUGH, Interval
 from paceline.compose import compose
 from paceline.errors import PacelineError
 from paceline.jobs.measure import machine
@@ -29,10 +29,11 @@ SMALL: dict[str, Any] = {
     "image_size": 64,
     "batch_size": 16,
     "threads": 1,
-    "steps": 5,
-    "repeats": 5,
+    "steps": 4,
+    "repeats": 2,
     "warmup": 2,
 }
+STARTS = ENOUGH  # fresh starts behind a figure: as many as a judgement needs
 UNMEASURED = "no record yet; --measure makes one"
 
 
@@ -82,6 +83,10 @@ class Cell:
     def record(self) -> Record | None:
         return None if self.standing is None else self.standing.last
 
+    @property
+    def starts(self) -> int:
+        return 0 if self.standing is None else len(self.standing.records)
+
 
 @dataclass(frozen=True)
 class Filled:
@@ -105,10 +110,12 @@ class Reproduction:
     facts: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = field(default=())
 
-    def missing(self) -> Iterator[Run]:
-        """Runs that could fill an empty cell, each once."""
-        runs = [c.row.run for s in self.sheets for c in s.cells if c.standing is None and c.row.run is not None]
-        yield from {key_of(run): run for run in runs if not problem_of(run)}.values()
+    def missing(self, starts: int = 1) -> Iterator[Run]:
+        """Runs that bring every cell to this many fresh starts, interleaved: a slow minute hits all cells alike."""
+        cells = [cell for sheet in self.sheets for cell in sheet.cells]
+        wanted = {key_of(run): (run, cell.starts) for cell in cells if (run := cell.row.run) and not problem_of(run)}
+        for number in range(starts):
+            yield from (run for run, had in wanted.values() if had <= number)
 
 
 def key_of(run: Run, on: int | None = None) -> Any:
