@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json as jsons
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -92,11 +93,13 @@ def race(
 def _plan(context: typer.Context, values: dict[str, Any]) -> Any:
     """The suite that the flags describe: a file's, with every flag on the command line in its place."""
     from paceline.jobs.cells import plan
-    from paceline.jobs.script import script_suite
+    from paceline.jobs.script import left_out, script_suite
     from paceline.jobs.suite import Suite, read_suite
 
     given = {name: values[name] for name in values if _was_given(context, name)}
     asked = read_suite(values["suite"]) if values["suite"] else Suite.model_validate(_defaults(given))
+    script = list(context.obj or ())
+    ignored = left_out(asked) if script and values["suite"] else []
     changes, common = _changes(given), {name: given[name] for name in _COMMON if name in given}
     if values["quick"]:
         usual = {"rounds": QUICK["rounds"], "minutes": QUICK["minutes"]}
@@ -108,10 +111,11 @@ def _plan(context: typer.Context, values: dict[str, Any]) -> Any:
         first = problem.errors()[0]
         flag = "--" + str(first["loc"][-1]).replace("_", "-")
         raise WrongCommand(f"{flag} {first['input']}", why=str(first["msg"])) from None
-    script = list(context.obj or ())
     if script:
         _nothing_of_the_script(given)
         asked = script_suite(asked, script)
+    if ignored:
+        print(f"note: the script chooses model, data and steps itself; not used: {', '.join(ignored)}", file=sys.stderr)
     return plan(asked, script=script)
 
 

@@ -101,6 +101,12 @@ def script_suite(suite: Suite, argv: Sequence[str]) -> Suite:
     return Suite.model_validate({**values, "models": ["mlp"], "batch_sizes": [1], "run": common})
 
 
+def left_out(suite: Suite) -> list[str]:
+    """What a suite says and a script decides itself."""
+    said = [name for name in ("models", "batch_sizes") if name in suite.model_fields_set]
+    return [*said, *(f"run.{name}" for name in suite.common if name not in _TAKEN)]
+
+
 def _refuse_foreign(contenders: Sequence[str]) -> None:
     """What does not reach a script would be timed without it and recorded with it."""
     problems = [

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from paceline.bench.stats import Interval
+from paceline.bench.stats import ENOUGH, Interval
 from paceline.report.standing import CHANGES, SAME, Field, Standing
-
-ENOUGH = 5  # fresh starts; fewer give figures but no verdict
 
 
 def headline(field: Field) -> str:

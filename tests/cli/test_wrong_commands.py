@@ -138,6 +138,13 @@ def test_a_script_is_not_judged_by_a_model_and_an_optimizer_that_it_does_not_hav
         plan(Suite(workers=[2], models=["mlp"], contenders=[contender]))
 
 
+def test_a_race_of_a_script_says_what_of_a_suite_it_does_not_use(no_worker, tmp_path, capsys):
+    with pytest.raises(AssertionError, match="a worker was started"):
+        main(["race", "--suite", "elasticdl", "--runs", str(tmp_path), "--", "python", "x.py"])
+    told = capsys.readouterr().err
+    assert "not used: models, batch_sizes, run.image_size, run.steps, run.warmup, run.repeats" in told
+
+
 def test_words_reach_a_script_as_flags_do(monkeypatch):
     seen = {}
     monkeypatch.setattr("paceline.jobs.script.launch", lambda argv, **given: seen.update(given))

@@ -9,8 +9,9 @@ from paceline.errors import Refused, WorkerFailed
 from paceline.jobs.cells import plan
 from paceline.jobs.race import race
 from paceline.jobs.racefolder import KILLED, open_folder
-from paceline.jobs.script import measure_script, script_of, script_suite
+from paceline.jobs.script import left_out, measure_script, script_of, script_suite
 from paceline.jobs.standing import verdict
+from paceline.jobs.suite import Suite
 from paceline.run import Run
 from tests.jobs.fake_race import drawn, record_of, small
 from tests.jobs.test_measure import level, rank_of
@@ -39,6 +40,12 @@ def test_what_reaches_the_script_is_not_refused():
 def test_what_the_launcher_does_for_all_cells_is_kept():
     suite = script_suite(small(run={"threads": 1, "cpus": 0.5, "image_size": 32}), SCRIPT)
     assert suite.common == {"threads": 1, "cpus": 0.5}
+
+
+def test_what_a_suite_says_in_vain_is_named():
+    suite = Suite.model_validate({"models": ["resnet50"], "rounds": 3, "run": {"threads": 1, "image_size": 32}})
+    assert left_out(suite) == ["models", "run.image_size"]
+    assert left_out(Suite(run={"cpus": 0.5})) == []
 
 
 def test_the_record_has_the_exact_command_and_the_profile_is_handed_on(monkeypatch):
