@@ -18,6 +18,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from paceline.bench.redact import redact
 from paceline.compose import OWN
 from paceline.contenders import Contender, contenders_of, same_result
 from paceline.errors import Refused, WrongCommand
@@ -194,7 +195,7 @@ def _cells(suite: Suite, entries: Sequence[Entry], script: tuple[str, ...]) -> I
         random.Random(f"{suite.seed}, round {number}").shuffle(order)
         for index, entry in order:
             heat = entry.heat
-            stem = slug(f"{heat.model} {heat.workers}x{heat.batch} {entry.label}")
+            stem = slug(redact(f"{heat.model} {heat.workers}x{heat.batch} {entry.label}"))
             yield Cell(f"{stem}-{index + 1}-round{number}", heat, entry.label, number, entry.run, script)
 
 

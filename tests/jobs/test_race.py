@@ -255,6 +255,12 @@ def test_the_plan_of_a_race_holds_no_secret(tmp_path, monkeypatch):
     assert json.loads(told)["digest"] == planned.digest
 
 
+def test_the_file_of_a_cell_holds_no_secret_of_its_label():
+    cells = plan(small(contenders=["from https://me:S1@host/x: wfbp"])).cells
+    assert any("host" in cell.name for cell in cells)
+    assert not any("S1" in cell.name for cell in cells)
+
+
 def test_the_plan_of_a_race_of_a_script_holds_no_word_that_follows_a_secret_flag(tmp_path):
     folder, _ = open_folder(plan(small(), script=["python", "t.py", "--password", "S2", "--token=S1"]), tmp_path)
     told = json.loads((folder.path / "race.plan").read_text())
