@@ -298,6 +298,9 @@ class Duty(Protocol):
 
     def update(self) -> None: ...
 
+    def update_with(self, closure: Callable[[], Tensor]) -> None:
+        """Let an optimizer that evaluates the model again do so."""
+
     def synchronize(self) -> None: ...
 
     def finish(self) -> None:

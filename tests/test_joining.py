@@ -85,6 +85,51 @@ def test_gradients_are_clipped_before_synchronize_and_closures_see_them():
     assert run_ranks(1, work)[0] == pytest.approx([0.5, 0.5], rel=1e-4)
 
 
+def test_every_evaluation_of_a_closure_has_its_own_gradient():
+    def work(comm):
+        joining._current.set(joining.Worker(comm, CpuDevice()))
+        model, seen = nn.Linear(1, 1, bias=False), []
+        nn.init.constant_(model.weight, 1.0)
+        pace = joining.wrap(model, torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3))
+
+        def closure():
+            loss = model.weight.square().sum()
+            loss.backward()
+            return loss
+
+        def search(evaluate):
+            for value in (1.0, 0.5, 0.25):
+                nn.init.constant_(model.weight, value)
+                evaluate()
+                seen.append(model.weight.grad.item())
+
+        pace.optimizer.step = search
+        for _ in range(2):
+            pace.step(closure)
+            seen.append(model.weight.grad)
+        joining._current.set(None)
+        return seen
+
+    for seen in run_ranks(2, work):
+        assert seen == [2.0, 1.0, 0.5, None] * 2
+
+
+def test_a_skipped_step_leaves_nothing_to_the_next_one_after_synchronize():
+    def work(comm):
+        joining._current.set(joining.Worker(comm, CpuDevice()))
+        model = nn.Linear(1, 1, bias=False)
+        pace = joining.wrap(model, torch.optim.SGD(model.parameters(), lr=0.1), loss_scale=True)
+        committed = []
+        for factor in (float("inf"), 1.0, 1.0):
+            pace.scaled(model.weight.sum() * factor).backward()
+            pace.synchronize()
+            committed.append(pace.step())
+        joining._current.set(None)
+        return committed
+
+    assert run_ranks(1, work) == [[False, True, True]]
+
+
 def test_a_bucket_of_ddp_without_a_matrix_of_that_rank_travels_as_it_is():
     def work(comm):
         buckets = Buckets(compressors.MENU.make("feedback(powersgd(rank=2))"), comm, {})

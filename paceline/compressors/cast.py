@@ -1,8 +1,8 @@
 """Half the bytes: numbers travel as fp16 or bf16.
 
 Gradients are divided by the number of ranks before they are rounded, so the sum cannot overflow where the
-mean does not; shm adds in float32 and rounds once. What has become infinite on the way is reported, save beside
-a loss scale, which looks for it in the mean gradient.
+mean does not; shm adds in float32 and rounds once. What has become infinite on the way, there or back, is reported;
+not beside a loss scale, which looks for it in the mean gradient, and not on a GPU, where looking would stop the stream.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from paceline.types import Chunk, Layout
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+SCALED = "where the loss is scaled: loss_scale=True"
 
 
 @dataclass(frozen=True)
@@ -77,33 +79,49 @@ class Halves(Stateless):
         import torch
 
         half = {"fp16": torch.float16, "bf16": torch.bfloat16}[member.to]
-        self._member, self._layout, self._rank, self._largest = member, layout, comm.rank, torch.finfo(half).max
+        self._to, self._layout, self._rank, self._largest = member.to, layout, comm.rank, torch.finfo(half).max
         self._small = comm.allocate(layout.body, half)
+        self._looks = member.looks and not self._small.is_cuda
         self._sum = comm.allocate_result(layout.body, half) if shared else torch.zeros(layout.body, dtype=half)
 
     def rounds(self, piece: Chunk, src: Tensor, dst: Tensor, rest: Tensor | None) -> Rounds:
         part = slice(piece.start, piece.stop)
         self._small[part].copy_(src)
-        if self._member.looks:
+        if self._looks:
             self._look(piece, src, self._small[part])
         if rest is not None:
             rest.sub_(self._small[part])
         yield Payload("sum", self._small[part], self._sum[part])
         dst.copy_(self._sum[part])
+        if self._looks:
+            self._look_back(piece, self._sum[part])
 
     def _look(self, piece: Chunk, src: Tensor, small: Tensor) -> None:
         """One pass over what leaves; only where that is not finite, tensor by tensor."""
-        if all(math.isfinite(end) for end in small.aminmax()):
+        if _finite(small):
             return
         for name, wrong, numel in not_finite(self._layout, piece, src):
             raise NonFinite(
                 f"rank {self._rank}: what it sends of {name} is not finite",
                 why=f"{wrong:,} of {numel:,} numbers are NaN or infinite",
-                remedy=SMALLER,
+                remedy=f"{SMALLER}; {SCALED}",
             )
-        for name, wrong, numel in not_finite(self._layout, piece, small):
+        self._raise(f"rank {self._rank}: what it sends", piece, small)
+
+    def _look_back(self, piece: Chunk, total: Tensor) -> None:
+        """All that was sent was finite, so this is the same on every rank: the mean is too large."""
+        if not _finite(total):
+            self._raise("the mean gradient", piece, total)
+
+    def _raise(self, what: str, piece: Chunk, vector: Tensor) -> None:
+        for name, wrong, numel in not_finite(self._layout, piece, vector):
+            other = "--compress none" if self._to == "bf16" else "--compress 'cast(bf16)'"
             raise NonFinite(
-                f"rank {self._rank}: what it sends of {name} does not fit into {self._member.to}",
+                f"{what} of {name} does not fit into {self._to}",
                 why=f"{wrong:,} of {numel:,} numbers are above {self._largest:g}",
-                remedy="--compress none" if self._member.to == "bf16" else "--compress 'cast(bf16)'",
+                remedy=f"{other}; {SCALED}",
             )
+
+
+def _finite(vector: Tensor) -> bool:
+    return all(math.isfinite(end) for end in vector.aminmax())

@@ -223,6 +223,8 @@ class Engine:
 
     def adopt_names(self, names: Sequence[str]) -> bool:
         """Lay arenas out as they were when a checkpoint was written; whether its names are those of this model."""
+        if list(names) == self.names:
+            return True
         at = {name: slot for slot, name in enumerate(self.names)}
         if sorted(names) != sorted(at):
             return False
@@ -270,14 +272,14 @@ class Engine:
     def state(self) -> dict[str, Any]:
         """Residuals and momentum of codecs are this rank's own: every rank saves its state."""
         codecs = [{} if arena.codec is None else dict(arena.codec.state()) for arena in self.arenas]
-        return {"channel": dict(self._channel.state()), "codecs": codecs}
+        return {"channel": dict(self._channel.state()), "codecs": codecs, "owes": self._remembers}
 
     def restore(self, state: dict[str, Any]) -> None:
         self._channel.restore(state["channel"])
         for arena, saved in zip(self.arenas, state["codecs"], strict=True):
             if arena.codec is not None:
                 arena.codec.restore(saved)
-            elif saved:
+            elif saved and state["owes"]:
                 raise WrongCommand(
                     f"the saved state of compressor {saved.get('compressor', '(unnamed)')}",
                     why="this run has none, and what that one still owed would be lost",

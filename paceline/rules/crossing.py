@@ -10,7 +10,7 @@ per-tensor state such as momentum and step counts advances once per step, as in 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -51,7 +51,8 @@ class CrossingDuty(GradDuty):
 
     def begin(self) -> None:
         """The last step may still be under way: this one opens with its first gradient."""
-        self._open = self._given = False
+        self._take_back()
+        self._open = False
         if not self.engine.crossing:
             self._open_step()
 
@@ -199,7 +200,7 @@ class CrossingDuty(GradDuty):
     def discard(self) -> None:
         self.finish()
 
-    def evaluate(self, loss: Tensor) -> Tensor:
+    def update_with(self, closure: Callable[[], Tensor]) -> None:
         raise _not_by_tensor(self._optimizer, "a closure needs all parameters at once")
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ rank this is exact; a loss over unequal counts (masked tokens) is a mean of mean
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -70,8 +70,14 @@ class GradDuty:
     def begin(self) -> None:
         scale = 1.0 if self.context.loss_scale is None else self.context.loss_scale.value
         self.factor = 1.0 / (self.context.comm.size * self.context.accumulate * scale)
-        self._given = False
+        self._take_back()
         self.engine.begin(self.steps)
+
+    def _take_back(self) -> None:
+        """Gradients that were given for a step that was then skipped would be added to."""
+        if self._given:
+            self.release()
+        self._given = False
 
     def on_grad(self, parameter: Tensor) -> None:
         """The gradient of a parameter is complete: it moves into the arena, scaled on the way."""
@@ -157,8 +163,16 @@ class GradDuty:
             self._ordered = True
         self.release()
 
-    def evaluate(self, loss: Tensor) -> Tensor:
-        """For optimizers that call the model again: exchange the gradient, return the mean loss of all ranks."""
+    def update_with(self, closure: Callable[[], Tensor]) -> None:
+        """For optimizers that call the model again: each evaluation is exchanged, its loss averaged."""
+        self._optimizer.step(lambda: self._evaluate(closure))
+        self.release()
+
+    def _evaluate(self, closure: Callable[[], Tensor]) -> Any:
+        """The mean loss of all ranks; p.grad is its gradient, and nothing of an evaluation before."""
+        self.release()
+        loss = closure()
+        self._offer_rest()
         self.engine.finish()
         self._give(self._clipping(), private=True)
         share = loss.detach().view(1) / self.context.comm.size

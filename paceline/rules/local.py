@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import WrongCommand
@@ -65,7 +65,7 @@ class LocalDuty:
     def synchronize(self) -> None:
         """Gradients are this rank's own; there is nothing to wait for."""
 
-    def evaluate(self, loss: Tensor) -> Tensor:
+    def update_with(self, closure: Callable[[], Tensor]) -> None:
         raise WrongCommand(
             "step(closure)", why="this rule updates locally, once per step", remedy="rule grad, or a plain optimizer"
         )

@@ -10,7 +10,7 @@ built on the servers from its name and settings, which travel as text; it must w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -237,7 +237,7 @@ class ServerDuty:
             "synchronize() with rule server", why="the mean gradient is on the servers", remedy="--rule grad"
         )
 
-    def evaluate(self, loss: Tensor) -> Tensor:
+    def update_with(self, closure: Callable[[], Tensor]) -> None:
         raise WrongCommand(
             "step(closure) with rule server", why="the optimizer is on the servers", remedy="--rule grad"
         )

@@ -10,6 +10,7 @@ is rank k mod size's, whatever the size:
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -116,17 +117,13 @@ def replicas(model: nn.Module, comm: Comm) -> dict[str, Any]:
     Piece by piece, so that it takes no memory beside the model; means are only asked for where bits differ.
     """
     device = next(model.parameters()).device
-    code, first = torch.zeros(1, dtype=torch.int64, device=device), 1
-    for piece in _pieces(model):
-        places = torch.arange(first, first + piece.numel(), device=device)
-        code += (piece.view(torch.int64) * places).sum()
-        first += piece.numel()
+    code = torch.tensor([_checksum(model)], dtype=torch.int64, device=device)
     codes = torch.zeros(comm.size, dtype=torch.int64, device=device)
     comm.all_gather(code, codes, "checksums").wait()
     if len(set(codes.tolist())) == 1:
         return {"identical": True, "distance": 0.0}
     apart, norm = 0.0, 0.0
-    for piece in _pieces(model):
+    for piece in map(torch.Tensor.double, _pieces(model)):
         mean = torch.empty_like(piece)
         comm.all_sum(piece / comm.size, mean, "replicas").wait()
         apart += float((piece - mean).square().sum())
@@ -137,8 +134,14 @@ def replicas(model: nn.Module, comm: Comm) -> dict[str, Any]:
     return {"identical": False, "distance": float(distances.max())}
 
 
+def _checksum(model: nn.Module) -> int:
+    digest = hashlib.blake2b(digest_size=8)
+    for piece in _pieces(model):
+        digest.update(piece.cpu().view(torch.uint8).numpy().data)
+    return int.from_bytes(digest.digest(), "little", signed=True)
+
+
 def _pieces(model: nn.Module) -> Iterator[Tensor]:
-    """All parameters in double precision, a few megabytes at a time."""
+    """All parameters, a few megabytes at a time."""
     for parameter in model.parameters():
-        for piece in parameter.detach().reshape(-1).split(PIECE):
-            yield piece.double()
+        yield from parameter.detach().reshape(-1).split(PIECE)

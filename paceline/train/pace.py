@@ -240,7 +240,7 @@ class Pace:
                 remedy="wrap(...) without them",
             )
         self._ensure_begun()
-        self.optimizer.step(lambda: self.duty.evaluate(closure()))
+        self.duty.update_with(closure)
         self.steps += 1
         if self.on_step is not None:
             self.on_step()

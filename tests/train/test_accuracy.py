@@ -155,11 +155,12 @@ def test_replicas_are_compared_bit_by_bit_and_by_distance(piece, monkeypatch):
         assert found["distance"] == pytest.approx(0.25)  # from 0.75 and 1.25 to 1
 
 
-def test_replicas_that_swapped_two_numbers_differ():
+@pytest.mark.parametrize("other", [(2.0, 1.0), (1.0, -2.0), (-1.0, 2.0), (1.0, 4.0)])
+def test_replicas_that_differ_in_little_differ(other):
     def work(comm):
         model = nn.Linear(2, 1, bias=False)
         with torch.no_grad():
-            model.weight.copy_(torch.tensor([[1.0, 2.0]]).roll(comm.rank, 1))
+            model.weight.copy_(torch.tensor([[(1.0, 2.0), other][comm.rank]]))
         return evaluate.replicas(model, comm)["identical"]
 
     assert run_ranks(2, work) == [False, False]

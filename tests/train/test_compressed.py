@@ -171,6 +171,12 @@ def test_a_checkpoint_of_a_run_without_a_compressor_can_be_loaded(text):
     assert torch.equal(first, second), "replicas differ"
 
 
+@pytest.mark.parametrize("text", ["qsgd", "sign(momentum=0.9)", "powersgd(rank=2)"])
+def test_a_compressor_that_owes_nothing_may_be_left_out(text):
+    data = list(batches(steps=2))
+    assert run_ranks(1, lambda comm: train(comm, "none", data, train(comm, text, data)))
+
+
 def test_what_a_compressor_owed_is_not_dropped_without_a_word():
     data = list(batches(steps=2))
     with pytest.raises(WrongCommand, match=r"the saved state of compressor feedback\(topk\): this run has none"):
