@@ -228,9 +228,9 @@ def _watched(pace: Any, worker: Worker) -> Any:
     if MEASURE in os.environ and "PACELINE_JOB" in os.environ:
         from paceline.train.steplog import StepLog
 
-        log = StepLog(pace)
+        log = StepLog(pace, lambda: worker.samples)
         pace.on_step = log.note
-        worker.at_close = lambda: log.write(samples=worker.samples, device=worker.device.kind)
+        worker.at_close = lambda: log.write(device=worker.device.kind)
     return pace
 
 

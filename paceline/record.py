@@ -33,6 +33,7 @@ class Record(BaseModel):
     time: str
     run: Run
     experiment: dict[str, Any] = {}
+    race: dict[str, Any] = {}
     environment: dict[str, Any]
     notes: list[str] = []
     verdict: Literal["steady", "unsteady", "failed"]
@@ -61,6 +62,11 @@ class Record(BaseModel):
     logs: list[str] = []
     clock: dict[str, Any] = {}
     events: str | None = None
+
+    @property
+    def turn(self) -> tuple[Any, ...] | None:
+        """The round of a race that it ran in, in one sitting: what met the same slow minutes has the same turn."""
+        return tuple(self.race.get(name) for name in ("name", "round", "sitting")) if self.race else None
 
     def without_secrets(self) -> Record:
         """What others may see: no token in an address, no password in a command, no key in a line of a log."""

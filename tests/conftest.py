@@ -75,9 +75,20 @@ def new_since(before: Traces) -> dict[str, list[str]]:
         "processes": [f"{pid} {command_of(pid)}" for pid in children],
         "ports": listening(now.sockets.union(*map(sockets_of, children)) - before.sockets),
         "shared memory": sorted(now.shared_memory - before.shared_memory),
-        "namespaces": sorted(now.namespaces - before.namespaces),
+        "namespaces": sorted(name for name in now.namespaces - before.namespaces if not of_another_program(name)),
     }
     return {kind: what for kind, what in found.items() if what}
+
+
+def of_another_program(name: str) -> bool:
+    """Whether a namespace belongs to a lab of some other program that is still running on this machine."""
+    words = name.split("-")
+    pid = int(words[2]) if len(words) > 3 and words[2].isdigit() else 0
+    family = []
+    while pid > 1:
+        family.append(pid)
+        pid = parent_of(str(pid))
+    return bool(family) and pid == 1 and os.getpid() not in family
 
 
 def names_in(folder: str) -> set[str]:

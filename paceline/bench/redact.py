@@ -62,6 +62,7 @@ _FORMS: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...]
     (re.compile(r"(?<=://)[^\s/'\"]+@"), f"{HIDDEN}@"),
     (re.compile(r"(?<=://)[^\s/@:'\"\[]*:(?!\d{1,5}[/?#])[^\s'\"]*@"), f"{HIDDEN}@"),
     (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.S), HIDDEN),
+    (re.compile(r"(\bauthorization[\"']?\s*[=:]\s*[\"']?)[^\s\"'][^\"'\n]*", re.I), rf"\1{HIDDEN}"),
     (re.compile(r"\b((?:bearer|basic)\s+)[\w\-.~+/=]{6,}", re.I), rf"\1{HIDDEN}"),
     # words of a command: '--token=a b', "--token=a b", --token=a;b, --token abc, '--token', 'abc'
     (re.compile(rf"'({_NAME}=)[^'\n]*(?:'\"'\"'[^'\n]*)*'", re.I), rf"'\1{HIDDEN}'"),

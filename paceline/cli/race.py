@@ -58,7 +58,9 @@ def race(
     threads: o.Threads = None,
     runs: o.Runs = Path("runs"),
     fresh: Annotated[bool, typer.Option("--fresh", help="Start anew, also if the same race is unfinished.")] = False,
-    retry: Annotated[bool, typer.Option("--retry", help="Run failed cells and missing rounds of a race.")] = False,
+    retry: Annotated[
+        bool, typer.Option("--retry", help="Run rounds with a failed cell again, and missing ones.")
+    ] = False,
     json: o.JsonFile = None,
 ) -> None:
     """Race strategies on this machine: fresh processes, interleaved, with intervals and a verdict.

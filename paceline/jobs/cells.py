@@ -17,7 +17,9 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from paceline._version import VERSION
 from paceline.bench.redact import redact
 from paceline.compose import OWN
 from paceline.contenders import Contender, contenders_of, same_result
@@ -27,6 +29,7 @@ from paceline.jobs.suite import Suite
 from paceline.run import Run
 
 BASELINE = "one worker"
+LARGEST = 1 << 24  # bytes of a file that is looked into
 REFERENCES = ("limit", "ddp")
 # What changes the work of one worker: efficiency against a baseline without it would say nothing.
 _OTHER_WORK = (
@@ -112,10 +115,21 @@ class RacePlan:
 
     @property
     def digest(self) -> str:
-        """The same for the same race; what a restart looks for."""
+        """The same for the same race of the same code; what a restart looks for."""
         told = [[cell.name, cell.run.model_dump(mode="json")] for cell in self.cells]
-        text = json.dumps([told, self.script, self.suite.minutes], sort_keys=True)
+        code = [VERSION, *(_content(word) for word in self.script)]
+        text = json.dumps([told, self.script, self.suite.minutes, code], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _content(word: str) -> str:
+    """Of a script or a file that it is given; a script that was edited is another contender."""
+    path = Path(word)
+    try:
+        readable = path.is_file() and path.stat().st_size <= LARGEST
+        return hashlib.sha256(path.read_bytes()).hexdigest() if readable else ""
+    except (OSError, ValueError):
+        return ""
 
 
 def plan(suite: Suite, *, script: Sequence[str] = ()) -> RacePlan:

@@ -29,8 +29,12 @@ def keep(
     peak: float | None = None,
     baseline: Record | None = None,
     experiment: Experiment | None = None,
+    race: Mapping[str, Any] | None = None,
 ) -> tuple[Record, Path]:
-    """Measure and write `runs/ID.json`, events beside it, a copy to `json`. A run that fails leaves a record too."""
+    """Measure and write `runs/ID.json`, events beside it, a copy to `json`. A run that fails leaves a record too.
+
+    `race`: the round that it runs in, where runs take turns.
+    """
     check_baseline(run, baseline)
     check_runs(runs)
     runs.mkdir(parents=True, exist_ok=True)
@@ -44,6 +48,7 @@ def keep(
         record = record.model_copy(update={"efficiency": efficiency(record, baseline)})
     if experiment is not None:
         record = record.model_copy(update={"experiment": told(experiment, figures(record))})
+    record = record.model_copy(update={"race": dict(race or {})})
     path = runs / f"{record.id}.json"
     record = save(record, events, path)
     if json is not None:

@@ -34,7 +34,7 @@ KILLED = "the race was ended while this cell was under way"
 
 class RaceFolder:
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path, self.sitting = path, datetime.now(timezone.utc).isoformat()
 
     def record_path(self, cell: Cell) -> Path:
         return self.path / f"{cell.name}.json"
@@ -66,7 +66,8 @@ class RaceFolder:
 
     def end(self, cell: Cell, record: Record, events: list[list[Any]]) -> Record:
         """The record first, then the mark: killed in between, the cell is finished."""
-        record = save(record, events, self.record_path(cell))
+        turn = {"name": self.path.name, "round": cell.round, "sitting": self.sitting}
+        record = save(record.model_copy(update={"race": turn}), events, self.record_path(cell))
         self._mark(cell).unlink(missing_ok=True)
         return record
 
@@ -92,12 +93,17 @@ class RaceFolder:
         return any(record is None or record.verdict == "failed" for record in records)
 
     def forget_failures(self, plan: RacePlan) -> None:
-        """Failed cells run again, so the race is not done; what they left is kept under another name."""
+        """Rounds with a failed cell run again, all of their cells: ratios are taken within a round.
+
+        The race is not done then; what they left is kept under another name.
+        """
         (self.path / "race.done").unlink(missing_ok=True)
-        for cell in plan.cells:
-            record = self.found(cell)
-            if record is not None and record.verdict == "failed":
-                self.record_path(cell).rename(self.path / f"{cell.name}.failed-{record.id}")
+        found = [(cell, record) for cell in plan.cells if (record := self.found(cell)) is not None]
+        again = {cell.round for cell, record in found if record.verdict == "failed"}
+        for cell, record in found:
+            if cell.round in again:
+                kind = "failed" if record.verdict == "failed" else "earlier"
+                self.record_path(cell).rename(self.path / f"{cell.name}.{kind}-{record.id}")
 
     @property
     def done(self) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Any
 
 from paceline.bench.stats import ENOUGH, Interval, differs, leaning, mean_interval, ratio_interval
 from paceline.jobs.cells import BASELINE, Entry
@@ -49,9 +50,9 @@ class Standing:
         return sum(record.verdict == "unsteady" for record in self.records.values())
 
     def paired(self, other: Standing) -> tuple[list[float], list[float]]:
-        """Rates of the rounds that both have."""
+        """Rates of the rounds that both have; not where a race was interrupted in between."""
         mine, theirs = self.rates, other.rates
-        rounds = [number for number in mine if number in theirs]
+        rounds = [k for k in mine if k in theirs and self.records[k].turn == other.records[k].turn]
         return [mine[number] for number in rounds], [theirs[number] for number in rounds]
 
     def against(self, other: Standing) -> Interval | None:
@@ -71,6 +72,11 @@ class Standing:
     def differs(self, other: Standing) -> bool | None:
         return differs(*self.paired(other))
 
+    def beats(self, other: Standing) -> bool:
+        """Surely faster, in the rounds that both have."""
+        ratio = self.against(other)
+        return bool(self.differs(other)) and ratio is not None and ratio.centre > 1
+
     @property
     def loss(self) -> float | None:
         """The mean of the last losses, over rounds."""
@@ -86,7 +92,7 @@ class Standing:
 
 def verdict(standings: Sequence[Standing]) -> Iterator[str]:
     """The verdict of one heat: first the winner or that there is none, then what a reader must know."""
-    runners = [s for s in standings if s.records and s.label not in (BASELINE, "limit")]
+    runners = [s for s in standings if s.records and s.label != BASELINE and s.entry.run.reference != "limit"]
     same = sorted((s for s in runners if s.entry.same_result), key=lambda s: -fmean(s.rates.values()))
     yield from _winner(same)
     for standing in runners:
@@ -100,7 +106,8 @@ def _winner(same: Sequence[Standing]) -> Iterator[str]:
     if not same:
         yield "no contender ended well: no verdict"
         return
-    best, others = same[0], same[1:]
+    best = next((s for s in same if not any(other.beats(s) for other in same)), same[0])
+    others = [s for s in same if s is not best]
     if not others:
         yield f"{best.label} had nobody to race against"
         return
@@ -108,7 +115,7 @@ def _winner(same: Sequence[Standing]) -> Iterator[str]:
     if rounds < ENOUGH:
         yield f"{rounds} repeat(s) give figures but no verdict: {ENOUGH} are needed"
         return
-    level = [other for other in others if not best.differs(other)]
+    level = [other for other in others if not best.beats(other)]
     if not level:
         yield f"winner: {best.label}, {_times(best, others[0])} the rate of {others[0].label} ({rounds} repeats)"
         return
@@ -164,9 +171,24 @@ def _remarks(standings: Sequence[Standing]) -> Iterator[str]:
     for standing in standings:
         if standing.unsteady:
             yield f"note: {standing.unsteady} of {len(standing.records)} repeats of {standing.label} were unsteady"
+    torn = sorted({number for number, turns in _turns(standings).items() if len(turns) > 1})
+    if torn:
+        yield (
+            f"note: round(s) {', '.join(map(str, torn))} were interrupted: what ran before is not compared with what "
+            "ran after; --retry runs them again"
+        )
     drifting = [s.label for s in standings if len(s.records) >= ENOUGH and leaning(list(s.rates.values()))]
     if drifting:
         yield (
             f"note: rates of {', '.join(drifting)} lean on the round before: their own intervals may be too narrow; "
             "ratios compare within a round"
         )
+
+
+def _turns(standings: Sequence[Standing]) -> dict[int, set[tuple[Any, ...] | None]]:
+    """By round, the sittings in which its cells ran."""
+    found: dict[int, set[tuple[Any, ...] | None]] = {}
+    for standing in standings:
+        for number, record in standing.records.items():
+            found.setdefault(number, set()).add(record.turn)
+    return found

@@ -53,8 +53,8 @@ def _series(standings: Sequence[Standing]) -> alt.Scale:
 
 
 def _role(standing: Standing) -> str:
-    if standing.is_reference:
-        return "limit" if standing.name == "limit" else "reference"
+    if standing.reference:
+        return "limit" if standing.reference == "limit" else "reference"
     return "same" if standing.group == SAME else "changes"
 
 

@@ -5,13 +5,13 @@ setting (model, batch, ...)  x  workers  x  contender  ->  rate with its interva
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from paceline.bench.ratios import unpaired_ratio
-from paceline.bench.stats import Interval, mean_interval, ratio_interval
+from paceline.bench.stats import ENOUGH, Interval, mean_interval, ratio_interval
 from paceline.compose import axes_of
 from paceline.errors import PacelineError
 from paceline.record import Record
@@ -54,14 +54,15 @@ def setting(run: Run, cores: int) -> tuple[tuple[str, Any], ...]:
     return tuple(sorted((key, str(value)) for key, value in values.items()))
 
 
-def spoken_setting(run: Run) -> str:
-    """The setting in words, as short as it can be."""
+def spoken_setting(run: Run, unit: str = "") -> str:
+    """The setting in words, as short as it can be; a script that deals its own batches is counted in steps."""
     parts = [run.model]
     if run.image_size:
         parts.append(f"{run.image_size} x {run.image_size}")
     if run.sequence_length:
         parts.append(f"{run.sequence_length} tokens")
-    parts.append(f"batch {run.per_worker} per worker")
+    if unit != "step":
+        parts.append(f"batch {run.per_worker} per worker")
     if run.accumulate > 1:
         parts.append(f"{run.accumulate} backwards per update")
     rest = run.model_dump(exclude=_ASIDE | _SHOWN, exclude_defaults=True)
@@ -110,8 +111,9 @@ class Standing:
         return self.name if self.kind == "measured" else f"{self.name} ({self.kind})"
 
     @property
-    def is_reference(self) -> bool:
-        return self.first.run.reference is not None
+    def reference(self) -> str | None:
+        """limit or ddp, whatever stands beside it in its name."""
+        return self.first.run.reference
 
     @cached_property
     def rates(self) -> list[float]:
@@ -133,11 +135,32 @@ class Standing:
             return f"{count} fresh starts"
         return f"{steps} steps of one start" if steps else f"{len(inside(self.first)) or 1} repeats of one start"
 
+    @cached_property
+    def _turns(self) -> dict[Any, float]:
+        found = ((record.turn, rate_of(record)) for record in self.records)
+        return {turn: rate for turn, rate in found if turn is not None and rate is not None}
+
+    def paired(self, other: Standing) -> list[tuple[float, float]]:
+        """Rates of the rounds of a race that both have: they met the same slow minutes."""
+        mine, theirs = self._turns, other._turns
+        return [(mine[turn], theirs[turn]) for turn in mine if turn in theirs]
+
     def against(self, other: Standing) -> Interval:
-        """The ratio of rates; round by round where both have the same number of starts."""
-        if len(self.rates) == len(other.rates) > 1:
-            return ratio_interval(self.rates, other.rates)
+        """The ratio of rates; round by round where both ran in the same rounds of a race."""
+        pairs = self.paired(other)
+        if len(pairs) > 1:
+            return ratio_interval(*map(list, zip(*pairs, strict=True)))
         return unpaired_ratio(self.samples, other.samples)
+
+    def starts_against(self, other: Standing) -> int:
+        """How many fresh starts of each are behind that ratio."""
+        pairs = len(self.paired(other))
+        return pairs if pairs > 1 else min(len(self.rates), len(other.rates))
+
+    def beats(self, other: Standing) -> bool:
+        """Surely faster, with enough starts to say so."""
+        low = self.against(other).low
+        return low is not None and low > 1 and self.starts_against(other) >= ENOUGH
 
     @property
     def samples(self) -> list[float]:
@@ -149,6 +172,7 @@ class Field:
     """All contenders that answered the same question, with any number of workers."""
 
     standings: tuple[Standing, ...]
+    place: str = ""  # where it ran, if that is not the same for all
 
     @property
     def run(self) -> Run:
@@ -156,7 +180,7 @@ class Field:
 
     @property
     def title(self) -> str:
-        return spoken_setting(self.run)
+        return ", ".join(filter(None, (spoken_setting(self.run, self.unit), self.place)))
 
     @property
     def unit(self) -> str:
@@ -172,10 +196,20 @@ class Field:
     def find(self, name: str, workers: int) -> Standing | None:
         return next((s for s in self.at(workers) if s.name == name), None)
 
+    def reference(self, name: str, beside: Standing) -> Standing | None:
+        """limit or ddp with as many workers as `beside`; of several, the one that is most like it."""
+        found = [s for s in self.at(beside.workers) if s.reference == name]
+        mine = beside.first.run
+        return min(
+            found,
+            key=lambda s: (s.kind != beside.kind, s.first.run.nodes != mine.nodes, s.first.run.comm != mine.comm),
+            default=None,
+        )
+
     @property
     def baseline(self) -> Standing | None:
         """One worker: the plain loop, which a race always has as the limit; else all-reduce, which has no partner."""
-        alone = sorted(self.at(1), key=lambda s: (s.kind != "measured", s.name != "limit", s.name != "allreduce"))
+        alone = sorted(self.at(1), key=lambda s: (s.kind != "measured", s.reference != "limit", s.name != "allreduce"))
         return alone[0] if alone else None
 
 
@@ -186,9 +220,31 @@ def fields_of(records: Iterable[Record]) -> list[Field]:
         if rate_of(record) is None or record.verdict == "failed":
             continue
         key = (contender(record.run), record.workers, record.kind, record.run.nodes)
-        found.setdefault((setting(record.run, cores_of(record)), record.unit), {}).setdefault(key, []).append(record)
-    fields = [Field(_standings(by_contender)) for by_contender in found.values()]
+        where = machine_of(record.environment, record.device)
+        asked = (setting(record.run, cores_of(record)), record.unit, where)
+        found.setdefault(asked, {}).setdefault(key, []).append(record)
+    differing = _differing([where for _, _, where in found])
+    fields = [
+        Field(_standings(by_contender), ", ".join(where[k] for k in differing if where[k]))
+        for (_, _, where), by_contender in found.items()
+    ]
     return sorted(fields, key=lambda field: -len(field.standings))
+
+
+def machine_of(environment: Mapping[str, Any], device: str) -> tuple[str, ...]:
+    """What a rate depends on beside the run: records of different machines or versions are not repeats."""
+    packages = environment.get("packages") or {}
+    return (
+        device,
+        str(environment.get("processor") or ""),
+        f"{environment.get('cores') or '?'} cores",
+        f"paceline {environment.get('paceline') or '?'}",
+        f"torch {packages.get('torch') or '?'}",
+    )
+
+
+def _differing(machines: Sequence[tuple[str, ...]]) -> list[int]:
+    return [k for k, values in enumerate(zip(*machines, strict=True)) if len(set(values)) > 1]
 
 
 def _standings(found: dict[Any, list[Record]]) -> tuple[Standing, ...]:
@@ -205,7 +261,7 @@ def _standings(found: dict[Any, list[Record]]) -> tuple[Standing, ...]:
 
 def _place(standing: Standing) -> tuple[int, float]:
     """References first, then the fastest first."""
-    order = {"limit": 0, "ddp": 1}.get(standing.name, 2)
+    order = {"limit": 0, "ddp": 1}.get(standing.reference or "", 2)
     return order, -standing.rate.centre
 
 

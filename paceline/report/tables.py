@@ -27,7 +27,7 @@ def throughput(field: Field, standings: Sequence[Standing]) -> Table:
 
 def _throughput(field: Field, standing: Standing) -> tuple[str, ...]:
     rate = standing.rate
-    ratios = [_ratio(standing, field.find(name, standing.workers)) for name in ("ddp", "limit")]
+    ratios = [_ratio(standing, field.reference(name, standing)) for name in ("ddp", "limit")]
     return (standing.label, *_interval(rate, ",.1f"), *ratios, standing.over)
 
 

@@ -14,20 +14,19 @@ def headline(field: Field) -> str:
     rivals = _rivals(field, best)
     if not rivals:
         return f"{best.label}: {best.rate.centre:,.0f} {field.unit}/s on {_workers(best.workers)}."
-    # A winner differs from every other; the first from which it does not is the one to name.
-    undecided = [rival for rival in rivals if not _differs(best.against(rival))]
-    return _compared(best, (undecided or rivals)[0])
+    # A winner beats every other; the first that it does not beat is the one to name.
+    level = [rival for rival in rivals if not best.beats(rival)]
+    return _compared(best, (level or rivals)[0])
 
 
 def leaders(field: Field) -> list[Standing]:
-    """Who may win, fastest first: ddp too, but not the limit, nor those who would need accuracy beside their rate."""
-    found = [s for s in field.at(field.worlds[-1], SAME) if s.name != "limit"]
-    measured = [s for s in found if s.kind == "measured"]
-    return sorted(measured or found, key=lambda s: -s.rate.centre)
+    """Who may win, fastest first: ddp too, but not the limit, nor those who would need accuracy beside their rate.
 
-
-def _differs(ratio: Interval) -> bool:
-    return ratio.low is not None and ratio.high is not None and not ratio.low <= 1 <= ratio.high
+    Of those whom nobody beats, that is: a mean over rounds that others do not have may be higher for no merit.
+    """
+    found = [s for s in field.at(field.worlds[-1], SAME) if s.reference != "limit"]
+    found = [s for s in found if s.kind == "measured"] or found
+    return sorted(found, key=lambda s: (any(other.beats(s) for other in found), -s.rate.centre))
 
 
 def _rival(field: Field, best: Standing) -> Standing | None:
@@ -36,21 +35,22 @@ def _rival(field: Field, best: Standing) -> Standing | None:
 
 def _rivals(field: Field, best: Standing) -> list[Standing]:
     """Fastest first."""
-    others = [s for s in field.at(best.workers, SAME) if s is not best and s.name != "limit" and s.kind == best.kind]
+    others = [
+        s for s in field.at(best.workers, SAME) if s is not best and s.reference != "limit" and s.kind == best.kind
+    ]
     return sorted(others, key=lambda s: -s.rate.centre)
 
 
 def _compared(best: Standing, rival: Standing) -> str:
     ratio = best.against(rival)
     low, high = ratio.low, ratio.high
-    starts = min(len(best.rates), len(rival.rates))
+    starts = best.starts_against(rival)
     on = f"on {_workers(best.workers)}"
     if low is None or high is None or starts < ENOUGH:
         return f"No verdict yet: {starts} fresh start{'s' * (starts != 1)} of each contender are too few."
-    if low <= 1 <= high:
+    if low <= 1:
         return f"No difference between {best.label} and {rival.label} that {starts} repeats can show {on}."
-    ahead, behind, way = (best, rival, ratio) if low > 1 else (rival, best, rival.against(best))
-    return f"{ahead.label} is {_percent(way.centre)} faster than {behind.label} {on}."
+    return f"{best.label} is {_percent(ratio.centre)} faster than {rival.label} {on}."
 
 
 def _percent(ratio: float) -> str:
@@ -64,7 +64,7 @@ def _sure(field: Field, best: Standing) -> Iterator[str]:
     rival = _rival(field, best)
     ratio = None if rival is None else best.against(rival)
     if rival is not None and ratio is not None and ratio.low is not None:
-        starts = min(len(best.rates), len(rival.rates))
+        starts = best.starts_against(rival)
         over = f"{starts} fresh starts of each" if starts > 1 else "repeats inside one start of each"
         yield f"{best.label} runs at {share(ratio)} of the rate of {rival.label}; 95 % interval over {over}."
 
@@ -86,13 +86,13 @@ def sentences(field: Field) -> Iterator[str]:
 
 
 def _of_ddp(field: Field, best: Standing) -> Iterator[str]:
-    ddp = field.find("ddp", best.workers)
+    ddp = field.reference("ddp", best)
     if ddp is not None and ddp is not best and ddp is not _rival(field, best):
         yield f"{best.label} runs at {share(best.against(ddp))} of the rate of ddp."
 
 
 def _of_limit(field: Field, best: Standing) -> Iterator[str]:
-    limit = field.find("limit", best.workers)
+    limit = field.reference("limit", best)
     if limit is not None:
         yield f"{best.label} reaches {share(best.against(limit))} of the limit, the same steps with nothing exchanged."
 
@@ -110,7 +110,7 @@ def _scaling(field: Field, best: Standing) -> Iterator[str]:
 
 def _waiting(best: Standing) -> Iterator[str]:
     parts = best.last.breakdown
-    if parts.get("step") and not best.is_reference:  # DDP waits inside backward
+    if parts.get("step") and not best.reference:  # DDP waits inside backward
         yield f"Of its step, {100 * parts.get('exposed', 0.0) / parts['step']:.0f} % is waiting for other ranks."
 
 

@@ -13,6 +13,7 @@ import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median_low
 from typing import Any
 
 from paceline.bench.memory import pss
@@ -21,10 +22,16 @@ MOST = 1_000_000  # updates; a longer training is judged by its beginning
 
 
 class StepLog:
-    def __init__(self, pace: Any, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._pace, self._clock = pace, clock
+    """`dealt` says how many samples this rank was given so far."""
+
+    def __init__(
+        self, pace: Any, dealt: Callable[[], int] = lambda: 0, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._pace, self._dealt, self._clock = pace, dealt, clock
         self._last, self._cpu, self._received = clock(), time.process_time(), list(pace.comm.received())
+        self._before = dealt()
         self.steps: list[float] = []
+        self.batches: list[int] = []
         self.exposed: list[float] = []
         self.update: list[float] = []
 
@@ -33,18 +40,19 @@ class StepLog:
         now = self._clock()
         if len(self.steps) < MOST:
             self.steps.append(now - self._last)
+            self.batches.append(self._dealt() - self._before)
             self.exposed.append(self._pace.times.exposed)
             self.update.append(self._pace.times.update)
-        self._last = now
+        self._last, self._before = now, self._dealt()
 
-    def found(self, *, samples: int, device: str) -> dict[str, Any]:
-        """As a worker of `paceline run` tells it; `samples` is what this rank was dealt in all."""
+    def found(self, *, device: str) -> dict[str, Any]:
+        """As a worker of `paceline run` tells it; what an evaluation was dealt in between is no batch of an update."""
         pace, count = self._pace, max(1, len(self.steps))
         received = zip(pace.comm.received(), self._received, strict=True)
         engines, service = getattr(pace, "engines", []), getattr(pace.comm, "service", None)
         return {
             "rank": pace.comm.rank,
-            "batch": samples // max(1, pace.steps),
+            "batch": median_low(self.batches) if self.batches else 0,
             "steps": self.steps,
             "parts": {"exposed": self.exposed, "update": self.update},
             "pushed_per_step": [sent / count for sent in service.sent] if service is not None else [],

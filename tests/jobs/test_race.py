@@ -16,7 +16,7 @@ from paceline.jobs.race import race
 from paceline.jobs.racefolder import KILLED, open_folder
 from paceline.jobs.standing import verdict
 from paceline.record import read
-from tests.jobs.fake_race import drawn, raced, small
+from tests.jobs.fake_race import SPEED, drawn, raced, small
 
 PROGRAM = Path(__file__).with_name("fake_race.py")
 
@@ -165,7 +165,7 @@ def test_a_cell_that_fails_is_marked_and_the_race_goes_on(tmp_path):
     assert len(result.standing(heat, "ddp").records) == 4
     again = race(result.plan, result.folder, measured=draw, retry=True)
     assert again.failures == []
-    assert again.kept == 19
+    assert again.kept == 16, "the round of the failed cell runs again as a whole"
 
 
 def test_retry_finds_a_race_that_came_to_its_end_with_failed_cells(tmp_path):
@@ -179,9 +179,79 @@ def test_retry_finds_a_race_that_came_to_its_end_with_failed_cells(tmp_path):
     folder, known = open_folder(first.plan, tmp_path, retry=True)
     assert (known, folder.path) == (True, first.folder.path)
     again = race(first.plan, folder, measured=drawn(), retry=True)
-    assert (again.kept, again.failures, again.rounds) == (19, [], 5)
+    assert (again.kept, again.failures, again.rounds) == (16, [], 5)
     # nothing failed any more: the next race is a new one
     assert not open_folder(first.plan, tmp_path, retry=True)[1]
+
+
+def test_a_contender_that_failed_is_retried_beside_the_others(tmp_path):
+    """The machine is slower on the day of the retry: within rounds that does not matter."""
+
+    def broken(cell):
+        if cell.label == "allreduce":
+            raise WorkerFailed("no memory left")
+        return drawn()(cell)
+
+    first = raced(tmp_path, measured=broken)
+    slow = {label: 0.6 * rate for label, rate in SPEED.items()}
+    again = race(first.plan, open_folder(first.plan, tmp_path, retry=True)[0], measured=drawn(slow), retry=True)
+    [heat] = again.plan.heats
+    assert next(verdict(again.standings(heat))).startswith("winner: allreduce, 1.1")
+
+
+def test_what_ran_before_an_interruption_is_not_compared_with_what_ran_after(tmp_path):
+    planned, seen = plan(small()), []
+
+    def stops(cell):
+        seen.append(cell)
+        if len(seen) == 11:
+            raise Stopped(signal.SIGINT)
+        return drawn()(cell)
+
+    with pytest.raises(Stopped):
+        race(planned, open_folder(planned, tmp_path)[0], measured=stops)
+    again = race(planned, open_folder(planned, tmp_path)[0], measured=drawn())
+    [heat] = again.plan.heats
+    before, after = seen[8], next(c for c in planned.cells if c.round == 3 and c not in seen)
+    pairs = again.standing(*before.key).paired(again.standing(*after.key))
+    assert len(pairs[0]) == 4
+    assert any("round(s) 3 were interrupted" in line for line in verdict(again.standings(heat)))
+
+
+def test_the_winner_is_not_slower_in_the_rounds_that_both_have(tmp_path):
+    """ddp fails in the rounds in which the machine is fast: its mean is lower for no fault of its own."""
+    draw = drawn({"ddp": 110.0})
+
+    def measured(cell):
+        record, events = draw(cell)
+        if cell.round > 5 and cell.label == "ddp":
+            raise WorkerFailed("lost")
+        if cell.round > 5:
+            record.rate["total"]["mean"] *= 2
+        return record, events
+
+    result = raced(tmp_path, small(rounds=10), measured)
+    [heat] = result.plan.heats
+    assert next(verdict(result.standings(heat))).startswith("winner: ddp, 1.1")
+
+
+@pytest.mark.parametrize("text", ["limit,comm=gloo", "nothing: limit,threads=1"])
+def test_the_limit_never_wins_whatever_it_is_called(text, tmp_path):
+    planned = plan(small(contenders=["allreduce", text]))
+    fast = drawn({entry.label: 200.0 for entry in planned.entries if entry.run.reference == "limit"} | SPEED)
+    result = race(planned, open_folder(planned, tmp_path)[0], measured=fast)
+    [heat] = result.plan.heats
+    assert next(verdict(result.standings(heat))).startswith("winner: allreduce")
+
+
+def test_a_script_that_was_edited_is_another_race(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("print(1)")
+    words = ["python", str(script), "--epochs", "3"]
+    first = plan(small(), script=words).digest
+    assert plan(small(), script=words).digest == first
+    script.write_text("print(2)")
+    assert plan(small(), script=words).digest != first
 
 
 def test_a_retry_that_is_stopped_can_be_gone_on_with(tmp_path):

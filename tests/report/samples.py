@@ -25,6 +25,7 @@ def record(strategy="allreduce", workers=2, start=1, kind="measured", seed=0, **
         "text": run.text,
         "time": f"2026-11-15T23:0{start}:00+00:00",
         "run": run,
+        "race": {"name": "race-20261115-230042", "round": start, "sitting": "2026-11-15T23:00:42"},
         "environment": {
             "paceline": "0.1.0",
             "python": "3.11.7",

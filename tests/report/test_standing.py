@@ -150,3 +150,56 @@ def test_pretended_nodes_are_contenders_of_their_own():
     }
     [alone] = fields_of(two)
     assert alone.standings[0].name == "hierarchical_allreduce"
+
+
+def test_the_limit_never_leads_whatever_stands_beside_its_name():
+    gloo = {"run": {"comm": "gloo"}}
+    records = [*of_rate("limit", 120, **gloo), *of_rate("ddp", 90, **gloo), *of_rate("allreduce", 100, **gloo)]
+    [field] = fields_of(records)
+    assert headline(field) == "allreduce over gloo is 11 % faster than ddp over gloo on 2 workers."
+    assert any("of the limit" in line for line in sentences(field))
+    nodes = [*of_rate("limit", 120, run={"nodes": "2x1"}), *of_rate("limit", 121), *of_rate("allreduce", 100)]
+    [field] = fields_of(nodes)
+    assert [s.name for s in leaders(field)] == ["allreduce"]
+
+
+@pytest.mark.parametrize(
+    ("what", "told"),
+    [
+        ({"device": "cuda"}, "cuda"),
+        ({"environment": {"processor": "another"}}, "another"),
+        ({"environment": {"packages": {"torch": "9.9"}}}, "torch 9.9"),
+    ],
+)
+def test_records_of_different_machines_are_not_repeats_of_each_other(what, told):
+    here = record()
+    other = record(start=2, **{**what, "environment": {**here.environment, **what.get("environment", {})}})
+    fields = fields_of([here, other])
+    assert [len(field.standings) for field in fields] == [1, 1]
+    assert any(told in field.title for field in fields)
+    assert told not in fields_of([other])[0].title, "nothing differs there"
+
+
+def test_rounds_are_paired_by_their_number():
+    """Six rounds, each slower than the one before; each contender lost another one."""
+    ours, ddp = of_rate("allreduce", 100), of_rate("ddp", 90)
+    for k in range(6):
+        for entry in (ours[k], ddp[k]):
+            entry.rate["total"]["mean"] *= 1 - 0.1 * k
+    del ddp[1], ours[3]
+    [field] = fields_of(ours + ddp)
+    best, rival = field.find("allreduce", 2), field.find("ddp", 2)
+    assert len(best.paired(rival)) == best.starts_against(rival) == 4
+    assert best.against(rival).centre == pytest.approx(100 / 90)
+    assert headline(field) == "No verdict yet: 4 fresh starts of each contender are too few."
+
+
+def test_a_mean_over_rounds_that_the_other_lost_is_no_lead():
+    ours, ddp = of_rate("allreduce", 100), of_rate("ddp", 110)
+    ours[5].rate["total"]["mean"] = 1000.0
+    [field] = fields_of(ours + ddp[:5])
+    assert headline(field) == "ddp is 10 % faster than allreduce on 2 workers."
+
+
+def test_a_script_that_deals_its_own_batches_has_no_batch_of_ours():
+    assert "batch" not in spoken_setting(Run(), "step")

@@ -72,3 +72,17 @@ def test_an_entry_lasts_from_update_to_update():
     for _ in range(3):
         log.note()
     assert log.steps == [1.0, 2.0, 3.0]
+
+
+def test_the_batch_is_that_of_an_update_after_a_checkpoint_and_beside_an_evaluation(in_a_race):
+    path = in_a_race()
+    model = nn.Linear(4, 1)
+    with paceline.join() as worker:
+        pace = paceline.wrap(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        pace.load_state_dict({**pace.state_dict(), "steps": 200})
+        for k, (x, y) in enumerate(worker.batches(DATA, batch_size=8)):
+            (model(x) - y).square().mean().backward()
+            pace.step()
+            if k == 3:
+                list(worker.batches(DATA, batch_size=32))
+    assert json.loads(path.read_text())["batch"] == 8

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from datetime import datetime, timezone
 from pathlib import Path
 from types import ModuleType
 
@@ -14,7 +15,7 @@ from paceline.published import load
 from paceline.report.store import Store, open_store
 from paceline.run import Run
 
-QUICK = {"steps": 2, "repeats": 2, "warmup": 1}  # and one start instead of several
+QUICK = {"steps": 3, "repeats": 2, "warmup": 2}  # and one start instead of several
 OnRun = Callable[[Run, int, int], None]
 
 
@@ -40,14 +41,18 @@ def _system(name: str) -> ModuleType:
 
 def measure_missing(name: str, runs: Path, *, quick: bool, on_run: OnRun | None = None) -> list[str]:
     """Run what cells lack and keep the records; what went wrong, in one line each."""
-    missing = list(reproduce(name, runs).missing(1 if quick else STARTS))
+    found = reproduce(name, runs)
+    rounds = [list(found.missing())] if quick else found.rounds(STARTS)
+    sitting = datetime.now(timezone.utc).isoformat()
     problems = []
-    for number, run in enumerate(missing):
+    turns = [(number + 1, run) for number, asked in enumerate(rounds) for run in asked]
+    for k, (number, run) in enumerate(turns):
         run = run.with_(**QUICK) if quick else run
         if on_run is not None:
-            on_run(run, number + 1, len(missing))
+            on_run(run, k + 1, len(turns))
+        turn = {"name": f"reproduce {name}", "round": number, "sitting": sitting}
         try:
-            keep(run, runs, on_line=lambda *_: None)
+            keep(run, runs, on_line=lambda *_: None, race=turn)
         except PacelineError as problem:
             problems.append(f"{run.text}: {str(problem).splitlines()[0]}")
     return problems

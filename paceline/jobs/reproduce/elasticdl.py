@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from statistics import fmean
 from typing import Any
 
-from paceline.bench.stats import ENOUGH
+from paceline.bench.stats import ENOUGH, Interval, mean_interval
 from paceline.jobs.reproduce.sheet import Cell, Filled, Row, Sheet
 from paceline.run import Run
 
@@ -60,7 +61,7 @@ def _answer(place: str, model: str, workers: int) -> tuple[Run | None, str]:
 
 def run_of(model: str, workers: int) -> tuple[Run | None, str]:
     """The laptop's run: real compute, a share of a core for each worker."""
-    lengths = {"steps": 2, "repeats": 2, "warmup": 2}  # a step takes seconds with a third of a core
+    lengths = {"steps": 3, "repeats": 2, "warmup": 2}  # a step takes seconds with a third of a core
     common = {"image_size": 32, "batch_size": 64, "strategy": "allreduce", "threads": 1}
     return Run.model_validate({"workers": workers, **common, **MODELS[model], **lengths, "cpus": SHARE}), ""
 
@@ -78,10 +79,11 @@ def judge(published: dict[str, Any], filled: Sequence[Filled]) -> list[str]:
     pairs = {model: sheet.find(_name(2)) for model, sheet in laptop.items()}
     alone = {model: sheet.find(_name(1)) for model, sheet in laptop.items()}
     weights, compute, update = published["conclusions"]["said"]
-    sizes = {model: _parameters(published, model) for model in MODELS}
+    sizes = {model: Interval(_parameters(published, model), None, None) for model in MODELS}
+    seconds = {model: _seconds(cell) for model, cell in alone.items()}
     return [
         f'"{weights}": {ordered(pairs, sizes, "parameters", rising=False)}',
-        f'"{compute}": {ordered(pairs, {m: _seconds(c) for m, c in alone.items()}, "s per step", rising=True)}',
+        f'"{compute}": {ordered(pairs, seconds, "s per step", rising=True)}',
         f'"{update}": {_update(alone)}',
     ]
 
@@ -92,45 +94,61 @@ def _parameters(published: dict[str, Any], model: str) -> float:
     return float(entry["parameters"])
 
 
-def _seconds(cell: Cell | None) -> float | None:
+def _parts(cell: Cell | None) -> list[dict[str, float]]:
+    """Where the time of a step went, in every start."""
+    records = cell.standing.records if cell is not None and cell.standing is not None else ()
+    return [record.breakdown for record in records if record.breakdown.get("step")]
+
+
+def _seconds(cell: Cell | None) -> Interval | None:
     """Compute of a step on one worker."""
-    record = None if cell is None else cell.record
-    return None if record is None else record.breakdown.get("forward", 0.0) + record.breakdown.get("backward", 0.0)
+    found = [parts.get("forward", 0.0) + parts.get("backward", 0.0) for parts in _parts(cell)]
+    return mean_interval(found) if found else None
 
 
-def ordered(
-    cells: dict[str, Cell | None], by: dict[str, float | None] | dict[str, float], what: str, *, rising: bool
-) -> str:
+def ordered(cells: Mapping[str, Cell | None], by: Mapping[str, Interval | None], what: str, *, rising: bool) -> str:
     """Whether speed-ups on two workers are in the order that was claimed.
 
-    Intervals that overlap decide nothing, and neither do fewer than ENOUGH repeats.
+    Intervals that overlap decide nothing, and neither do fewer than ENOUGH starts.
     """
-    known = [(float(value), m, cell.ratio) for m, cell in cells.items() if cell and cell.ratio and (value := by[m])]
+    known = [(value, m, cell.ratio) for m, cell in cells.items() if cell and cell.ratio and (value := by[m])]
     if len(known) < len(cells):
         return "not judged: cells are empty"
-    known.sort(key=lambda entry: entry[0], reverse=not rising)
-    told = ", ".join(f"{model} {value:.3g} {what} {ratio.centre:.2f}x" for value, model, ratio in known)
+    known.sort(key=lambda entry: entry[0].centre, reverse=not rising)
+    told = ", ".join(f"{model} {value.centre:.3g} {what} {ratio.centre:.2f}x" for value, model, ratio in known)
     if any(cell.repeats < ENOUGH for cell in cells.values() if cell):
-        return f"not decided: too few repeats, {ENOUGH} are needed ({told})"
-    ratios = [ratio for _, _, ratio in known]
-    follows = list(pairwise(ratios))
-    if all(a.high is not None and b.low is not None and a.high < b.low for a, b in follows):
+        return f"not decided: too few fresh starts, {ENOUGH} are needed ({told})"
+    causes = pairwise(value for value, _, _ in known)
+    if any(_below(a, b) is None for a, b in causes):
+        return f"not decided: {what} cannot be told apart ({told})"
+    follows = [_below(a, b) for a, b in pairwise(ratio for _, _, ratio in known)]
+    if all(follows):
         return f"true here ({told})"
-    if any(a.low is not None and b.high is not None and a.low > b.high for a, b in follows):
+    if False in follows:
         return f"false here ({told})"
     return f"not decided: intervals overlap ({told})"
 
 
+def _below(a: Interval, b: Interval) -> bool | None:
+    """Whether a lies below b; None where that cannot be told."""
+    ends = [
+        (side.centre, side.centre) if side.low is None or side.high is None else (side.low, side.high)
+        for side in (a, b)
+    ]
+    (low, high), (other_low, other_high) = ends
+    return True if high < other_low else False if low > other_high else None
+
+
 def _update(alone: dict[str, Cell | None]) -> str:
     shares = {
-        model: record.breakdown.get("update", 0.0) / record.breakdown["step"]
+        model: fmean(parts.get("update", 0.0) / parts["step"] for parts in found)
         for model, cell in alone.items()
-        if cell is not None and (record := cell.record) is not None and record.breakdown.get("step")
+        if (found := _parts(cell))
     }
     if not shares:
         return "not judged: cells are empty"
     told = ", ".join(f"{model} {100 * part:.1f} %" for model, part in shares.items())
     if any(cell.repeats < ENOUGH for model, cell in alone.items() if cell and model in shares):
-        return f"not decided: too few repeats, {ENOUGH} are needed (update takes {told} of a step)"
+        return f"not decided: too few fresh starts, {ENOUGH} are needed (update takes {told} of a step)"
     verdict = "true" if max(shares.values()) > SLOW_UPDATE else "false"
     return f"{verdict} here (update takes {told} of a step)"

@@ -9,17 +9,19 @@ A figure of ours comes from records and from nowhere else: without its record th
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from paceline import sources
+from paceline.bench.environment import capture
 from paceline.bench.stats import ENOUGH, Interval
 from paceline.compose import compose
 from paceline.errors import PacelineError
 from paceline.jobs.measure import machine
 from paceline.record import Record
-from paceline.report.standing import Standing, contender, cores_of, fields_of, group, setting
+from paceline.report.standing import Standing, contender, cores_of, fields_of, group, machine_of, setting
 from paceline.report.store import Store
 from paceline.run import Run
 
@@ -72,7 +74,7 @@ class Cell:
     standing: Standing | None = None
     ratio: Interval | None = None
     reason: str = ""
-    repeats: int = 0  # behind the ratio, on the side that has fewer
+    repeats: int = 0  # fresh starts behind the ratio, on the side that has fewer
 
     @property
     def state(self) -> str:
@@ -85,7 +87,9 @@ class Cell:
 
     @property
     def starts(self) -> int:
-        return 0 if self.standing is None else len(self.standing.records)
+        """Fresh starts that are as long as the row asks for."""
+        records = () if self.standing is None else self.standing.records
+        return sum(self.row.run is not None and _long_enough(record.run, self.row.run) for record in records)
 
 
 @dataclass(frozen=True)
@@ -110,17 +114,28 @@ class Reproduction:
     facts: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = field(default=())
 
-    def missing(self, starts: int = 1) -> Iterator[Run]:
-        """Runs that bring every cell to this many fresh starts, interleaved: a slow minute hits all cells alike."""
+    def missing(self) -> Iterator[Run]:
+        """Runs that could fill an empty cell, each once."""
+        runs = [c.row.run for s in self.sheets for c in s.cells if c.standing is None and c.row.run is not None]
+        yield from {key_of(run): run for run in runs if not problem_of(run)}.values()
+
+    def rounds(self, starts: int) -> list[list[Run]]:
+        """Runs that bring every cell to this many fresh starts, taking turns: a slow minute hits all cells alike."""
         cells = [cell for sheet in self.sheets for cell in sheet.cells]
         wanted = {key_of(run): (run, cell.starts) for cell in cells if (run := cell.row.run) and not problem_of(run)}
-        for number in range(starts):
-            yield from (run for run, had in wanted.values() if had <= number)
+        found = [[run for run, had in wanted.values() if had <= number] for number in range(starts)]
+        for number, runs in enumerate(found):
+            random.Random(f"round {number}").shuffle(runs)
+        return found
 
 
 def key_of(run: Run, on: int | None = None) -> Any:
     """Runs with the same key answer the same question, whatever their length; `on` is the number of cores."""
     return contender(run), run.workers, run.nodes, setting(run, on or cores())
+
+
+def _long_enough(run: Run, asked: Run) -> bool:
+    return (run.steps or 0) * run.repeats >= (asked.steps or 0) * asked.repeats and run.warmup >= asked.warmup
 
 
 def problem_of(run: Run) -> str:
@@ -133,10 +148,12 @@ def problem_of(run: Run) -> str:
 
 
 def fill(sheet: Sheet, store: Store) -> Filled:
+    """Cells with the records of this machine, and of the versions that are installed here."""
     found: dict[Any, list[Record]] = {}
-    for stored in store.records:
-        if fields_of([stored.record]):
-            found.setdefault(key_of(stored.record.run, cores_of(stored.record)), []).append(stored.record)
+    here = capture()
+    for record in (stored.record for stored in store.records):
+        if fields_of([record]) and machine_of(record.environment, "") == machine_of(here, ""):
+            found.setdefault(key_of(record.run, cores_of(record)), []).append(record)
     standings = {row.name: _standing(row, found) for row in sheet.rows}
     return Filled(sheet, tuple(_cell(sheet, row, standings) for row in sheet.rows))
 
@@ -146,9 +163,10 @@ def _standing(row: Row, found: dict[Any, list[Record]]) -> Standing | None:
     if not records:
         return None
     best = next((kind for kind in ("measured", "replayed", "forecast") if any(r.kind == kind for r in records)), "")
-    chosen = tuple(sorted((r for r in records if r.kind == best), key=lambda r: (r.time, r.id)))
+    chosen = sorted((r for r in records if r.kind == best), key=lambda r: (r.time, r.id))
+    long = [r for r in chosen if row.run is not None and _long_enough(r.run, row.run)]
     run = chosen[0].run
-    return Standing(contender(run), run.workers, best, group(run), chosen)
+    return Standing(contender(run), run.workers, best, group(run), tuple(long or chosen))
 
 
 def _cell(sheet: Sheet, row: Row, standings: dict[str, Standing | None]) -> Cell:
@@ -161,7 +179,7 @@ def _cell(sheet: Sheet, row: Row, standings: dict[str, Standing | None]) -> Cell
         return Cell(row, standing)
     ratio = Interval(1.0, None, None) if base is standing else standing.against(base)
     ratio = _divided(ratio, standing.workers / base.workers) if sheet.per_worker else ratio
-    return Cell(row, standing, ratio, repeats=min(len(standing.samples), len(base.samples)))
+    return Cell(row, standing, ratio, repeats=standing.starts_against(base))
 
 
 def _divided(ratio: Interval, by: float) -> Interval:

@@ -117,7 +117,7 @@ def _tiles(field: Field | None, records: Sequence[Record]) -> str:
         error = "" if low is None or high is None else f"{max(0.0, low):,.0f} to {high:,.0f}"
         tiles.append((f"{best.rate.centre:,.0f}", f"{field.unit}/s, {best.label}", error))
         for name in ("ddp", "limit"):
-            other = field.find(name, most)
+            other = field.reference(name, best)
             if other is not None and other is not best:
                 ratio = best.against(other)
                 tiles.append((f"{100 * ratio.centre:.0f} %", f"of {name}", share(ratio).partition(" % ")[2]))
@@ -237,7 +237,9 @@ def notes(records: Sequence[Record], skipped: Sequence[Skipped]) -> Iterator[str
     lines += [f"{_incident(incident)} ({record.id})" for record in records for incident in record.incidents]
     lines += [f"{record.id} failed: {record.text}" for record in failed(records)]
     lines += [
-        f"{record.id} is unsteady: its repeats do not agree" for record in records if record.verdict == "unsteady"
+        f"{record.id} is unsteady: {record.series.get('why') or 'its repeats do not agree'}"
+        for record in records
+        if record.verdict == "unsteady"
     ]
     lines += [f"{skip.path} was left out: {skip.why}" for skip in skipped]
     if lines:
