@@ -102,9 +102,16 @@ class Environment(Part):
     variables: dict[str, Any] = {}
 
 
+class Race(Part):
+    name: str = ""
+    round: int = 0
+    sitting: str = ""
+
+
 class Failed(Part):
     """What is read of every record."""
 
+    race: Race = Race()
     environment: Environment = Environment()
     rate: Rate | None = None
 

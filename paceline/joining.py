@@ -53,7 +53,7 @@ class Worker:
         self.windows: dict[str, Any] = {}  # by name, those that are not freed
         self.windows_made = 0
         self.at_close: Callable[[], None] | None = None
-        self.samples = 0  # that `batches` has dealt to this rank
+        self.dealt = (0, 0)  # batches and samples that `batches` gave to this rank
         self._epochs: dict[int, tuple[Any, int]] = {}  # the data is kept, so that its id stays its own
 
     @property
@@ -82,7 +82,7 @@ class Worker:
         first = self._epochs.get(id(data), (data, 0))[1] if epoch is None else epoch
         self._epochs[id(data)] = (data, first + epochs)
         for batch in shares(data, view, batch_size=batch_size, epochs=range(first, first + epochs), seed=seed):
-            self.samples += _count(batch)
+            self.dealt = (self.dealt[0] + 1, self.dealt[1] + _count(batch))
             yield self.device.place(batch)
 
     def close(self, failure: str = "") -> None:
@@ -228,7 +228,7 @@ def _watched(pace: Any, worker: Worker) -> Any:
     if MEASURE in os.environ and "PACELINE_JOB" in os.environ:
         from paceline.train.steplog import StepLog
 
-        log = StepLog(pace, lambda: worker.samples)
+        log = StepLog(pace, lambda: worker.dealt)
         pace.on_step = log.note
         worker.at_close = lambda: log.write(device=worker.device.kind)
     return pace

@@ -130,6 +130,23 @@ def test_a_skipped_step_leaves_nothing_to_the_next_one_after_synchronize():
     assert run_ranks(1, work) == [[False, True, True]]
 
 
+def test_a_checkpoint_may_be_loaded_after_synchronize():
+    def work(comm):
+        joining._current.set(joining.Worker(comm, CpuDevice()))
+        model = nn.Linear(1, 1, bias=False)
+        pace = joining.wrap(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        state = pace.state_dict()
+        model.weight.sum().backward()
+        pace.synchronize()
+        pace.load_state_dict(state)
+        (3 * model.weight.sum()).backward()
+        pace.synchronize()
+        joining._current.set(None)
+        return model.weight.grad.item()
+
+    assert run_ranks(1, work) == [3.0]
+
+
 def test_a_bucket_of_ddp_without_a_matrix_of_that_rank_travels_as_it_is():
     def work(comm):
         buckets = Buckets(compressors.MENU.make("feedback(powersgd(rank=2))"), comm, {})

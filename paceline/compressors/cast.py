@@ -109,9 +109,9 @@ class Halves(Stateless):
         self._raise(f"rank {self._rank}: what it sends", piece, small)
 
     def _look_back(self, piece: Chunk, total: Tensor) -> None:
-        """All that was sent was finite, so this is the same on every rank: the mean is too large."""
+        """All that was sent was finite, so the sum is too large."""
         if not _finite(total):
-            self._raise("the mean gradient", piece, total)
+            self._raise("the sum of all ranks", piece, total)
 
     def _raise(self, what: str, piece: Chunk, vector: Tensor) -> None:
         for name, wrong, numel in not_finite(self._layout, piece, vector):

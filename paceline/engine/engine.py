@@ -279,7 +279,7 @@ class Engine:
         for arena, saved in zip(self.arenas, state["codecs"], strict=True):
             if arena.codec is not None:
                 arena.codec.restore(saved)
-            elif saved and state["owes"]:
+            elif saved and state.get("owes", True):
                 raise WrongCommand(
                     f"the saved state of compressor {saved.get('compressor', '(unnamed)')}",
                     why="this run has none, and what that one still owed would be lost",

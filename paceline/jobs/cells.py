@@ -29,7 +29,6 @@ from paceline.jobs.suite import Suite
 from paceline.run import Run
 
 BASELINE = "one worker"
-LARGEST = 1 << 24  # bytes of a file that is looked into
 REFERENCES = ("limit", "ddp")
 # What changes the work of one worker: efficiency against a baseline without it would say nothing.
 _OTHER_WORK = (
@@ -117,17 +116,15 @@ class RacePlan:
     def digest(self) -> str:
         """The same for the same race of the same code; what a restart looks for."""
         told = [[cell.name, cell.run.model_dump(mode="json")] for cell in self.cells]
-        code = [VERSION, *(_content(word) for word in self.script)]
-        text = json.dumps([told, self.script, self.suite.minutes, code], sort_keys=True)
+        code = next((_content(word) for word in self.script if word.endswith(".py")), "")
+        text = json.dumps([told, self.script, self.suite.minutes, VERSION, code], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _content(word: str) -> str:
-    """Of a script or a file that it is given; a script that was edited is another contender."""
-    path = Path(word)
+def _content(script: str) -> str:
+    """A script that was edited is another contender."""
     try:
-        readable = path.is_file() and path.stat().st_size <= LARGEST
-        return hashlib.sha256(path.read_bytes()).hexdigest() if readable else ""
+        return hashlib.sha256(Path(script).read_bytes()).hexdigest()
     except (OSError, ValueError):
         return ""
 

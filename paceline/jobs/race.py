@@ -6,7 +6,7 @@ round 1:  ddp  limit  one worker  allreduce      round 2:  limit  allreduce  ddp
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -104,17 +104,18 @@ def race(
     retry: bool = False,
     clock: Callable[[], float] = time.monotonic,
 ) -> Race:
-    """Run every cell that has no record yet; then put efficiency into the records of those that ended well."""
+    """Run every cell that has no record yet; then put efficiency into the records of those that ended well.
+
+    With `retry`, rounds with a failed cell run again as a whole, because ratios are taken within a round.
+    """
     watcher, measured = watcher or Nobody(), measured or _Measured()
     result = Race(plan, folder)
     with folder.alone():
         folder.bury(plan)
+        again = folder.incomplete(plan) if retry else set()
         if retry:
-            folder.forget_failures(plan)
-        for cell in plan.cells:
-            record = folder.found(cell)
-            if record is not None:
-                result.records[cell.name] = record
+            folder.reopen()
+        _keep_found(result, [cell for cell in plan.cells if cell.round not in again])
         result.kept = result.done
         began = clock()
         for cell in plan.cells:
@@ -123,14 +124,25 @@ def race(
             if _no_time(result, cell, clock() - began):
                 result.cut_short = True
                 break
+            if cell.round in again:
+                folder.set_aside(plan, cell.round)
+                again.remove(cell.round)
             watcher.began(result, cell)
             start = clock()
             record = _run(cell, folder, measured)
             result.records[cell.name], result.seconds[cell.name] = record, clock() - start
             watcher.ended(result, cell, record)
+        _keep_found(result, [cell for cell in plan.cells if cell.round in again])  # no time was left for them
         _add_efficiency(result)
         folder.finish()
     return result
+
+
+def _keep_found(result: Race, cells: Sequence[Cell]) -> None:
+    for cell in cells:
+        record = result.folder.found(cell)
+        if record is not None:
+            result.records[cell.name] = record
 
 
 class _Measured:
@@ -180,10 +192,11 @@ def _add_efficiency(result: Race) -> None:
         standing, alone = result.standing(entry.heat, entry.label), result.baseline(entry.heat)
         speedup = standing.speedup(alone)
         for cell in result.plan.cells:
-            if speedup is None or cell.key != (entry.heat, entry.label) or cell.round not in alone.records:
+            if speedup is None or cell.key != (entry.heat, entry.label):
                 continue
-            if cell.round in standing.records:
-                found = efficiency_of(speedup, entry.heat.workers, alone.records[cell.round].id)
+            mine, base = standing.records.get(cell.round), alone.records.get(cell.round)
+            if mine is not None and base is not None and mine.turn == base.turn:
+                found = efficiency_of(speedup, entry.heat.workers, base.id)
                 result.records[cell.name] = _with_efficiency(result.folder.record_path(cell), found)
 
 

@@ -87,23 +87,27 @@ class RaceFolder:
             self._mark(cell).unlink(missing_ok=True)
         return killed
 
-    def incomplete(self, plan: RacePlan) -> bool:
-        """Whether a cell failed or never ran."""
-        records = map(self.found, plan.cells)
-        return any(record is None or record.verdict == "failed" for record in records)
+    def incomplete(self, plan: RacePlan) -> set[int]:
+        """Rounds in which a cell failed or never ran, or that were interrupted: their ratios are missing."""
+        found = [(cell.round, self.found(cell)) for cell in plan.cells]
+        wrong = {number for number, record in found if record is None or record.verdict == "failed"}
+        turns = {(number, record.turn) for number, record in found if record is not None}
+        return wrong | {number for number, _ in turns if sum(number == other for other, _ in turns) > 1}
 
-    def forget_failures(self, plan: RacePlan) -> None:
-        """Rounds with a failed cell run again, all of their cells: ratios are taken within a round.
-
-        The race is not done then; what they left is kept under another name.
-        """
+    def reopen(self) -> None:
         (self.path / "race.done").unlink(missing_ok=True)
-        found = [(cell, record) for cell in plan.cells if (record := self.found(cell)) is not None]
-        again = {cell.round for cell, record in found if record.verdict == "failed"}
-        for cell, record in found:
-            if cell.round in again:
+
+    def set_aside(self, plan: RacePlan, number: int) -> None:
+        """A round is about to run again, all of its cells; what they left is kept under other names."""
+        for cell in plan.cells:
+            record = self.found(cell) if cell.round == number else None
+            if record is not None:
                 kind = "failed" if record.verdict == "failed" else "earlier"
-                self.record_path(cell).rename(self.path / f"{cell.name}.{kind}-{record.id}")
+                aside = self.path / f"{cell.name}.{kind}-{record.id}"
+                events = self.record_path(cell).with_suffix(".events.jsonl")
+                if events.exists():
+                    events.rename(f"{aside}.events")
+                self.record_path(cell).rename(aside)
 
     @property
     def done(self) -> bool:
@@ -133,7 +137,7 @@ def open_folder(plan: RacePlan, runs: Path, *, fresh: bool = False, retry: bool 
     if not fresh:
         for path in sorted(runs.glob("*/race.plan"), reverse=True):
             folder = RaceFolder(path.parent)
-            if _digest(path) == plan.digest and (not folder.done or (retry and folder.incomplete(plan))):
+            if _digest(path) == plan.digest and (not folder.done or (retry and bool(folder.incomplete(plan)))):
                 return folder, True
     return _new(plan, runs), False
 

@@ -199,6 +199,7 @@ class CrossingDuty(GradDuty):
 
     def discard(self) -> None:
         self.finish()
+        super().discard()
 
     def update_with(self, closure: Callable[[], Tensor]) -> None:
         raise _not_by_tensor(self._optimizer, "a closure needs all parameters at once")

@@ -101,7 +101,8 @@ class GradDuty:
         self.engine.offer(slot, since)
 
     def discard(self) -> None:
-        """Nothing leaves before backward."""
+        """Nothing leaves before backward; what `synchronize` gave is of the past."""
+        self._take_back()
 
     def finish(self) -> None:
         """A step is over when its update is."""

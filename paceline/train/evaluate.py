@@ -137,7 +137,7 @@ def replicas(model: nn.Module, comm: Comm) -> dict[str, Any]:
 def _checksum(model: nn.Module) -> int:
     digest = hashlib.blake2b(digest_size=8)
     for piece in _pieces(model):
-        digest.update(piece.cpu().view(torch.uint8).numpy().data)
+        digest.update(piece.cpu().contiguous().view(torch.uint8).numpy().data)
     return int.from_bytes(digest.digest(), "little", signed=True)
 
 

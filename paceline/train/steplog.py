@@ -13,7 +13,7 @@ import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median_low
+from statistics import fmean, median_low
 from typing import Any
 
 from paceline.bench.memory import pss
@@ -22,16 +22,19 @@ MOST = 1_000_000  # updates; a longer training is judged by its beginning
 
 
 class StepLog:
-    """`dealt` says how many samples this rank was given so far."""
+    """`dealt` says how many batches and samples this rank was given so far."""
 
     def __init__(
-        self, pace: Any, dealt: Callable[[], int] = lambda: 0, clock: Callable[[], float] = time.perf_counter
+        self,
+        pace: Any,
+        dealt: Callable[[], tuple[int, int]] = lambda: (0, 0),
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._pace, self._dealt, self._clock = pace, dealt, clock
         self._last, self._cpu, self._received = clock(), time.process_time(), list(pace.comm.received())
         self._before = dealt()
         self.steps: list[float] = []
-        self.batches: list[int] = []
+        self.batches: list[tuple[int, int]] = []
         self.exposed: list[float] = []
         self.update: list[float] = []
 
@@ -40,19 +43,26 @@ class StepLog:
         now = self._clock()
         if len(self.steps) < MOST:
             self.steps.append(now - self._last)
-            self.batches.append(self._dealt() - self._before)
+            (batches, samples), (earlier, of_earlier) = self._dealt(), self._before
+            self.batches.append((batches - earlier, samples - of_earlier))
             self.exposed.append(self._pace.times.exposed)
             self.update.append(self._pace.times.update)
         self._last, self._before = now, self._dealt()
 
+    @property
+    def batch(self) -> int:
+        """Samples of an update, on average; not of one before which an evaluation was dealt batches, too."""
+        usual = median_low(count for count, _ in self.batches)
+        return round(fmean(samples for count, samples in self.batches if count == usual))
+
     def found(self, *, device: str) -> dict[str, Any]:
-        """As a worker of `paceline run` tells it; what an evaluation was dealt in between is no batch of an update."""
+        """As a worker of `paceline run` tells it."""
         pace, count = self._pace, max(1, len(self.steps))
         received = zip(pace.comm.received(), self._received, strict=True)
         engines, service = getattr(pace, "engines", []), getattr(pace.comm, "service", None)
         return {
             "rank": pace.comm.rank,
-            "batch": median_low(self.batches) if self.batches else 0,
+            "batch": self.batch,
             "steps": self.steps,
             "parts": {"exposed": self.exposed, "update": self.update},
             "pushed_per_step": [sent / count for sent in service.sent] if service is not None else [],

@@ -216,6 +216,27 @@ def test_what_ran_before_an_interruption_is_not_compared_with_what_ran_after(tmp
     pairs = again.standing(*before.key).paired(again.standing(*after.key))
     assert len(pairs[0]) == 4
     assert any("round(s) 3 were interrupted" in line for line in verdict(again.standings(heat)))
+    folder, known = open_folder(planned, tmp_path, retry=True)
+    assert known
+    mended = race(planned, folder, measured=drawn(), retry=True)
+    assert mended.kept == 16
+    assert not any("interrupted" in line for line in verdict(mended.standings(heat)))
+
+
+def test_a_retry_that_is_stopped_early_has_lost_nothing(tmp_path):
+    def broken(cell):
+        if cell.label == "ddp":
+            raise WorkerFailed("lost")
+        return drawn()(cell)
+
+    def stops(cell):
+        raise Stopped(signal.SIGINT)
+
+    first = raced(tmp_path, measured=broken)
+    with pytest.raises(Stopped):
+        race(first.plan, open_folder(first.plan, tmp_path, retry=True)[0], measured=stops, retry=True)
+    well = [path for path in first.folder.path.glob("*.json") if read(path).verdict != "failed"]
+    assert len(well) == 12, "only the round that was about to run is set aside"
 
 
 def test_the_winner_is_not_slower_in_the_rounds_that_both_have(tmp_path):
@@ -249,6 +270,10 @@ def test_a_script_that_was_edited_is_another_race(tmp_path):
     script.write_text("print(1)")
     words = ["python", str(script), "--epochs", "3"]
     first = plan(small(), script=words).digest
+    assert plan(small(), script=words).digest == first
+    words[2:] = ["--log", str(tmp_path / "log.txt")]
+    first = plan(small(), script=words).digest
+    (tmp_path / "log.txt").write_text("what the script wrote")
     assert plan(small(), script=words).digest == first
     script.write_text("print(2)")
     assert plan(small(), script=words).digest != first

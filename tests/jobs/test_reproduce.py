@@ -142,7 +142,12 @@ def test_measuring_goes_on_where_it_was_stopped(tmp_path, done):
             (tmp_path / f"{cell.record.id}.json").unlink()
     again = len(done)
     job.measure_missing("bluefog", tmp_path, quick=False)
-    assert [run.strategy for run in done[again:]] == ["neighbor_allreduce"]
+    assert sorted(run.strategy for run in done[again:]) == ["horovod", "neighbor_allreduce"], (
+        "and what it is held against"
+    )
+    job.measure_missing("bluefog", tmp_path, quick=False)
+    assert len(done) == again + 2
+    assert {cell.repeats for cell in cells("bluefog", tmp_path) if cell.ratio} == {STARTS, STARTS + 1}
 
 
 def test_a_short_start_does_not_count_as_one_of_the_five(tmp_path, done):

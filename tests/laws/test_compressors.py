@@ -147,7 +147,7 @@ def test_what_overflows_by_the_cast_is_reported(text, large):
 def test_a_sum_that_overflows_is_reported_on_every_rank():
     vector = noise(100)
     vector[[70, 80]] = 1e5  # each rank sends half of it, which fits
-    told = "the mean gradient of t1 does not fit into fp16: 2 of 40 numbers are above 65504"
+    told = "the sum of all ranks of t1 does not fit into fp16: 2 of 40 numbers are above 65504"
     with pytest.raises(NonFinite, match=told):
         through("cast(fp16)", vector, 2, layout=layout_of((60,), (40,)))
 

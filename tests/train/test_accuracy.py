@@ -155,6 +155,16 @@ def test_replicas_are_compared_bit_by_bit_and_by_distance(piece, monkeypatch):
         assert found["distance"] == pytest.approx(0.25)  # from 0.75 and 1.25 to 1
 
 
+def test_replicas_of_any_layout_and_dtype_are_compared():
+    def work(comm):
+        model = nn.ParameterList(
+            [torch.arange(8.0)[::2], torch.ones(2, 3).t(), torch.ones(3, dtype=torch.bfloat16), torch.tensor(1.0)]
+        )
+        return evaluate.replicas(model, comm)["identical"]
+
+    assert run_ranks(2, work) == [True, True]
+
+
 @pytest.mark.parametrize("other", [(2.0, 1.0), (1.0, -2.0), (-1.0, 2.0), (1.0, 4.0)])
 def test_replicas_that_differ_in_little_differ(other):
     def work(comm):

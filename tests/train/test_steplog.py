@@ -86,3 +86,12 @@ def test_the_batch_is_that_of_an_update_after_a_checkpoint_and_beside_an_evaluat
             if k == 3:
                 list(worker.batches(DATA, batch_size=32))
     assert json.loads(path.read_text())["batch"] == 8
+
+
+def test_batches_of_several_sizes_count_with_their_mean():
+    given = iter([(0, 0), (1, 8), (1, 8), (2, 32), (2, 32), (3, 40), (3, 40), (9, 240), (9, 240)])
+    log = StepLog(trained(), lambda: next(given))
+    for _ in range(4):
+        log.note()
+    assert log.batches == [(1, 8), (1, 24), (1, 8), (6, 200)]
+    assert log.batch == 13

@@ -36,7 +36,7 @@ SMALL: dict[str, Any] = {
     "warmup": 2,
 }
 STARTS = ENOUGH  # fresh starts behind a figure: as many as a judgement needs
-UNMEASURED = "no record yet; --measure makes one"
+UNMEASURED = "no record of this machine and version; --measure makes one"
 
 
 @dataclass(frozen=True)
@@ -120,10 +120,23 @@ class Reproduction:
         yield from {key_of(run): run for run in runs if not problem_of(run)}.values()
 
     def rounds(self, starts: int) -> list[list[Run]]:
-        """Runs that bring every cell to this many fresh starts, taking turns: a slow minute hits all cells alike."""
-        cells = [cell for sheet in self.sheets for cell in sheet.cells]
-        wanted = {key_of(run): (run, cell.starts) for cell in cells if (run := cell.row.run) and not problem_of(run)}
-        found = [[run for run, had in wanted.values() if had <= number] for number in range(starts)]
+        """Runs that bring every cell to this many fresh starts, taking turns: a slow minute hits all cells alike.
+
+        A ratio needs as many rounds in which both of its runs took part.
+        """
+        runs: dict[Any, Run] = {}
+        had: dict[Any, int] = {}
+        for sheet in self.sheets:
+            for cell in sheet.cells:
+                base = sheet.find(cell.row.base) if cell.row.base else None
+                for run in (cell.row.run, base.row.run if base else None):
+                    if run is not None and not problem_of(run):
+                        key = key_of(run)
+                        runs[key], had[key] = (
+                            run,
+                            min(had.get(key, starts), cell.starts, cell.repeats if base else starts),
+                        )
+        found = [[run for key, run in runs.items() if had[key] <= number] for number in range(starts)]
         for number, runs in enumerate(found):
             random.Random(f"round {number}").shuffle(runs)
         return found
