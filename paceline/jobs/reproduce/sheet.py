@@ -137,8 +137,8 @@ class Reproduction:
                             min(had.get(key, starts), cell.starts, cell.repeats if base else starts),
                         )
         found = [[run for key, run in runs.items() if had[key] <= number] for number in range(starts)]
-        for number, runs in enumerate(found):
-            random.Random(f"round {number}").shuffle(runs)
+        for number, order in enumerate(found):
+            random.Random(f"round {number}").shuffle(order)
         return found
 
 
