@@ -16,6 +16,7 @@ from torch import Tensor
 from paceline.bench import network
 from paceline.bench.profile import StepProfile
 from paceline.engine.arena import Arena
+from paceline.engine.coded import coded_link
 from paceline.engine.device import Device
 from paceline.engine.dispatch import Dispatcher
 from paceline.errors import WrongCommand
@@ -48,7 +49,7 @@ class Engine:
         lane: Lane,
     ) -> None:
         self.comm, self.device, self.schedule, self._clock = comm, device, schedule, clock
-        self._exchange = exchange
+        self._exchange, self._compressor = exchange, compressor
         self._remembers = bool(getattr(compressor, "remembers", False))
         self._channel: Channel = exchange.join(comm, view, lane)
         self.order: list[int] = []  # position of slot k among `likes`
@@ -106,7 +107,8 @@ class Engine:
                 if self.schedule.measures
                 else self.schedule.plan(known, self.link.seconds)
             )
-        return self.schedule.plan(self.profile.for_layout(arena.layout), self.link.seconds)
+        link = coded_link(self.link, self._compressor, arena.layout, self.comm.size)
+        return self.schedule.plan(self.profile.for_layout(arena.layout), link.seconds)
 
     # one step -----------------------------------------------------------------------------------
 

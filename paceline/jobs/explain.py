@@ -9,9 +9,10 @@ from statistics import median
 from paceline.bench.profile import StepProfile
 from paceline.bench.profile import read as read_profile
 from paceline.compose import compose
+from paceline.engine.coded import coded_link, seconds_of
 from paceline.exchanges.costs import traffic
 from paceline.jobs.measure import check, machine
-from paceline.jobs.predict import Prediction, predict, seconds_of
+from paceline.jobs.predict import Prediction, predict
 from paceline.models.layouts import layout_built, layout_of
 from paceline.run import Run
 from paceline.types import Axes, Chunk, Flow, Lane, Layout, Link, Profile, Slot
@@ -51,7 +52,7 @@ def explain(run: Run) -> Explanation:
     given = read_profile(Path(run.profile)) if run.profile else None
     link = given.measured_link() if given else None
     profiles = [_profile(lane, slots, given) for lane in axes.rule.lanes]
-    cuts = [cut for profile in profiles for cut in _chunks(axes, profile, link)]
+    cuts = [cut for profile in profiles for cut in _chunks(axes, profile, link, run.workers)]
     sizes = tuple(axes.compressor.nbytes(layout, chunk) for layout, chunk in cuts)
     rounds = [traffic(axes.exchange, axes.compressor, layout, chunk, run.cluster) for layout, chunk in cuts]
     flows: list[Flow] = [flow for chunk in rounds for flows in chunk for flow in flows]
@@ -81,10 +82,12 @@ def _profile(lane: Lane, slots: list[Slot], given: StepProfile | None) -> Profil
     return given.for_layout(Layout(tuple(ordered), 4, tail), "the profile")
 
 
-def _chunks(axes: Axes, profile: Profile, link: Link | None) -> list[tuple[Layout, Chunk]]:
+def _chunks(axes: Axes, profile: Profile, link: Link | None, workers: int) -> list[tuple[Layout, Chunk]]:
     """Every chunk of one lane; without a link, layer times say nothing, and a schedule plans as before it has them."""
-    known, seconds = (Profile(profile.layout), _UNKNOWN.seconds) if link is None else (profile, link.seconds)
-    plan = axes.schedule.plan(known, seconds)
+    if link is None:
+        plan = axes.schedule.plan(Profile(profile.layout), _UNKNOWN.seconds)
+    else:
+        plan = axes.schedule.plan(profile, coded_link(link, axes.compressor, profile.layout, workers).seconds)
     return [(profile.layout, chunk) for chunk in plan.chunks()]
 
 
@@ -96,9 +99,10 @@ def _predicted(axes: Axes, given: StepProfile | None, profile: Profile, workers:
     link = None if given is None else given.measured_link()
     if given is None or link is None or axes.rule.name != "grad":
         return None
-    cuts = _chunks(axes, profile, link)
+    cuts = _chunks(axes, profile, link, workers)
     costs = [seconds_of(axes.compressor.wires(layout, chunk, workers), workers, link) for layout, chunk in cuts]
-    return predict(axes.schedule, profile, link, costs, (given.forward_seconds, given.backward))
+    coded = coded_link(link, axes.compressor, profile.layout, workers)
+    return predict(axes.schedule, profile, coded, costs, (given.forward_seconds, given.backward))
 
 
 def _slots(run: Run) -> list[Slot]:

@@ -16,7 +16,6 @@ from heapq import heapify, heappop, heappush
 from typing import Any
 
 from paceline.engine.dispatch import Decoupled, Dispatcher, Leader
-from paceline.protocols import Wire
 from paceline.types import Chunk, Layout, Link, Profile, Unit
 
 
@@ -29,23 +28,10 @@ class Prediction:
     communication: float
 
 
-def seconds_of(wires: Sequence[Wire], size: int, link: Link) -> float:
-    """What the rounds of one chunk take among `size` ranks, one after another."""
-    return sum(link.seconds(_as_sum(wire, size)) for wire in wires)
-
-
-def _as_sum(wire: Wire, size: int) -> float:
-    """Bytes of the sum in which a rank receives as much as in this round."""
-    if wire.combine == "sum" or size == 1:
-        return wire.nbytes
-    received = wire.nbytes * (size - 1 if wire.combine == "gather" else 1)
-    return received / (2 * (size - 1) / size)
-
-
 def predict(
     schedule: Any, profile: Profile, link: Link, costs: Sequence[float], totals: tuple[float, float]
 ) -> Prediction:
-    """`costs` are the seconds of every chunk on the link; `totals` those of forward and of backward."""
+    """`costs` are the seconds of every chunk; `link` is what the plan is made for; `totals`: forward and backward."""
     forward, backward = totals
     chunks = schedule.plan(profile, link.seconds).chunks()
     needs = _needs(chunks, profile.layout)

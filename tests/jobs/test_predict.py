@@ -4,10 +4,11 @@ import pytest
 
 from paceline import compressors, schedules
 from paceline.cli import main
+from paceline.engine.coded import coded_link, seconds_of
 from paceline.exchanges.allreduce import AllReduce
 from paceline.exchanges.costs import traffic
 from paceline.jobs.explain import explain, spoken
-from paceline.jobs.predict import predict, seconds_of
+from paceline.jobs.predict import predict
 from paceline.run import Run
 from paceline.types import Chunk, Cluster, Layout, Link, Profile, Slot
 
@@ -24,10 +25,11 @@ def profile(count=8, numel=25_000):
 def exposed(text, given=None, link=LINK, compress="none", workers=2):
     given = given or profile()
     schedule, member = schedules.MENU.make(text), compressors.MENU.make(compress)
-    chunks = schedule.plan(given, link.seconds).chunks()
+    coded = coded_link(link, member, given.layout, workers)
+    chunks = schedule.plan(given, coded.seconds).chunks()
     costs = [seconds_of(member.wires(given.layout, chunk, workers), workers, link) for chunk in chunks]
     count = len(given.ready)
-    return predict(schedule, given, link, costs, (0.1 * count, 0.2 * count))
+    return predict(schedule, given, coded, costs, (0.1 * count, 0.2 * count))
 
 
 def test_bsp_waits_for_one_message_after_backward():
@@ -46,6 +48,16 @@ def test_mgwfbp_is_never_slower_than_fixed_sizes():
         best = exposed("mgwfbp", link=link).exposed
         for text in ("bsp", "wfbp", "fusion(mb=0.1)", "fusion(mb=0.2)", "fusion(mb=0.4)"):
             assert best <= exposed(text, link=link).exposed + 1e-9
+
+
+@pytest.mark.parametrize("compress", ["topk", "sign", "cast", "feedback(powersgd)"])
+def test_mgwfbp_merges_what_a_compressor_has_made_small(compress):
+    """Planned with dense bytes it would send too many small messages, or wait for too large ones."""
+    for link in (LINK, Link(0.2, 1e6), Link(0.0, 3e4), Link(0.05, 1e9)):
+        best = exposed("mgwfbp", link=link, compress=compress, workers=4).exposed
+        for text in ("bsp", "wfbp", "fusion(mb=0.1)", "fusion(mb=0.2)", "fusion(mb=0.4)"):
+            # rounds of the flags are not planned for
+            assert best <= 1.02 * exposed(text, link=link, compress=compress, workers=4).exposed + 1e-9
 
 
 def test_crossing_hides_communication_behind_the_next_forward():
