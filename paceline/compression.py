@@ -116,12 +116,16 @@ def for_precision(run: Run, compressor: Any) -> Any:
 
 def notes(axes: Axes) -> Iterator[str]:
     compressor = axes.compressor
+    inner = getattr(compressor, "inner", compressor)
     if not compressor.summable:
-        pairs = getattr(compressor, "inner", compressor).name == "gtopk"
+        pairs = inner.name == "gtopk"
         yield f"{compressor} {'is merged pair by pair' if pairs else 'travels as all-gather'}: it cannot be summed"
     if compressor.loss == "lossy":
         yield f"{compressor} changes convergence: compare accuracy, not only speed"
     if compressor.biased and compressor.loss == "lossy":
         yield f"{compressor} is biased and has no feedback: it may converge to another point"
+    varies = getattr(inner, "varies", "")
+    if varies:
+        yield f"{compressor} {varies}"
     if compressor.loss == "rounding":
         yield f"{compressor} rounds what travels before it is combined"

@@ -1,31 +1,42 @@
 """The words of the published individual mode: dnn=resnet50 bs=64 nworkers=4 threshold=8388608.
 
 dnn bs nworkers senlen     model, batch size, workers, sequence length
-compressor                 none, topk, gtopk, signum, ...: with feedback where the published code had it
+compressor                 none, topk, eftopk, gtopk (of 0.001 of the elements, as published), signum, efsignum, or any
 threshold                  elements (not megabytes) that are fused into one message; 0 is every tensor by itself
 mgwfbp=1 bytescheduler=1   the schedule of that name, one of them; it decides what is fused, whatever threshold says
+mgwfbp=0                   every tensor by itself, where nothing else says what is fused
 nservers                   dedicated parameter servers
-rdma                       noted as not applicable
+rdma debug                 noted as not applicable
 
-A word is refused beside another word, or a flag, that says something else.
+A word is refused beside another word, or a flag, that says something else. Where it means something else here than in
+the published scripts, a note says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
 from paceline.errors import UnknownName, WrongCommand
 
 COMPRESSORS = {
-    "topk": "feedback(topk(ratio=0.01))",
-    "eftopk": "feedback(topk(ratio=0.01))",
-    "gtopk": "feedback(gtopk(ratio=0.01))",
+    "topk": "topk(ratio=0.001)",
+    "eftopk": "feedback(topk(ratio=0.001))",
+    "gtopk": "feedback(gtopk(ratio=0.001))",
     "signum": "sign(momentum=0.9)",
     "efsignum": "feedback(efsign)",
 }
 BYTES_PER_ELEMENT = 4
+ALONE = "wfbp"  # the schedule of tensors that travel one by one
+NOT_APPLICABLE = {
+    "rdma": "shm, gloo or nccl move the bytes",
+    "debug": "run starts what it is asked for, and paceline explain shows it without a start",
+}
+DIFFERENT = {
+    "compressor=signum": "the published script takes the sign of the gradient, without momentum: compressor=sign",
+    "compressor=efsignum": "the published script feeds back around the plain sign, which is not contractive",
+}
 
 
 class Said(NamedTuple):
@@ -33,6 +44,17 @@ class Said(NamedTuple):
 
     word: str
     value: str
+
+    @property
+    def key(self) -> str:
+        return self.word.partition("=")[0]
+
+    @property
+    def weight(self) -> int:
+        """Which of two words for one setting counts: a schedule by name before threshold, and that before mgwfbp=0."""
+        if self.key == "mgwfbp" and self.value == ALONE:
+            return 0
+        return 1 if self.key == "threshold" else 2
 
 
 def settings_of(
@@ -48,26 +70,51 @@ def settings_of(
             )
         if key not in WORDS:
             raise UnknownName("word", key, WORDS)
-        if key == "rdma":
-            note(f"{word} is not applicable: shm, gloo or nccl move the bytes")
+        if key in NOT_APPLICABLE:
+            note(f"{word} is not applicable: {NOT_APPLICABLE[key]}")
         for name, meant in WORDS[key](word, value).items():
             found[name] = _agreed(found.get(name), Said(word, meant), note)
-    for name, said in found.items():
-        if name in flags and str(flags[name]) != said.value:
+    for name, said in list(found.items()):
+        if not said.weight and _says_otherwise(flags):
+            del found[name]
+        elif name in flags and str(flags[name]) != said.value:
             _refuse(said.word, f"--{name.replace('_', '-')} {flags[name]}")
+    for difference in _differences(found):
+        note(difference)
     return {name: said.value for name, said in found.items()}
 
 
+def _says_otherwise(flags: Mapping[str, Any]) -> bool:
+    """Whether a flag says what is fused, and that is not what mgwfbp=0 rules out."""
+    return not str(flags.get("schedule", "")).startswith("mgwfbp") and bool({"schedule", "strategy"} & set(flags))
+
+
+def _differences(found: Mapping[str, Said]) -> Iterator[str]:
+    """From what the published scripts do with the same words."""
+    compress, schedule = found.get("compress"), found.get("schedule")
+    if compress is None or compress.value == "none":
+        return
+    if compress.word in DIFFERENT:
+        yield f"{compress.word} is {compress.value} here: {DIFFERENT[compress.word]}"
+    if schedule is not None:
+        yield (
+            f"{schedule.word} holds beside {compress.word} here: "
+            "the published script fuses 67,108,864 elements with any compressor"
+        )
+
+
 def _agreed(first: Said | None, second: Said, note: Callable[[str], None]) -> Said:
-    """Of two words for one setting, the one that counts: a schedule by name wins over threshold."""
-    if first is None or first.value == second.value:
+    """Of two words for one setting, the one that counts."""
+    if first is None:
         return second
-    named = [said for said in (first, second) if not said.word.startswith("threshold=")]
-    if len(named) != 1:
+    idle, used = sorted((first, second), key=lambda said: said.weight)
+    if first.value == second.value:
+        return used
+    if first.key == second.key or idle.weight == used.weight:
         _refuse(second.word, first.word)
-    idle = second if named[0] is first else first
-    note(f"{idle.word} is not used: {named[0].word} decides what travels together")
-    return named[0]
+    if idle.weight:
+        note(f"{idle.word} is not used: {used.word} decides what travels together")
+    return used
 
 
 def _refuse(word: str, other: str) -> NoReturn:
@@ -86,11 +133,15 @@ def _whole(word: str, value: str) -> int:
 
 def _threshold(word: str, value: str) -> dict[str, str]:
     elements = _whole(word, value)
-    return {"schedule": f"fusion(mb={elements * BYTES_PER_ELEMENT / (1 << 20):g})" if elements else "wfbp"}
+    return {"schedule": f"fusion(mb={elements * BYTES_PER_ELEMENT / (1 << 20):.17g})" if elements else ALONE}
 
 
-def _switch(schedule: str) -> Callable[[str, str], dict[str, str]]:
-    return lambda word, value: {"schedule": schedule} if _whole(word, value) else {}
+def _merged(word: str, value: str) -> dict[str, str]:
+    return {"schedule": "mgwfbp" if _whole(word, value) else ALONE}
+
+
+def _bytescheduler(word: str, value: str) -> dict[str, str]:
+    return {"schedule": "priority"} if _whole(word, value) else {}
 
 
 def _servers(word: str, value: str) -> dict[str, str]:
@@ -104,9 +155,10 @@ WORDS: dict[str, Callable[[str, str], dict[str, str]]] = {
     "nworkers": _plain("workers"),
     "senlen": _plain("sequence_length"),
     "rdma": lambda word, value: {},
+    "debug": lambda word, value: {},
     "compressor": lambda word, value: {"compress": COMPRESSORS.get(value, value)},
     "threshold": _threshold,
-    "mgwfbp": _switch("mgwfbp"),
-    "bytescheduler": _switch("priority"),
+    "mgwfbp": _merged,
+    "bytescheduler": _bytescheduler,
     "nservers": _servers,
 }

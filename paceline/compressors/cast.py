@@ -82,7 +82,7 @@ class Halves(Stateless):
         self._to, self._layout, self._rank, self._largest = member.to, layout, comm.rank, torch.finfo(half).max
         self._small = comm.allocate(layout.body, half)
         self._looks = member.looks and not self._small.is_cuda
-        self._sum = comm.allocate_result(layout.body, half) if shared else torch.zeros(layout.body, dtype=half)
+        self._sum = comm.allocate_result(layout.body, half) if shared else self._small.new_zeros(layout.body)
 
     def rounds(self, piece: Chunk, src: Tensor, dst: Tensor, rest: Tensor | None) -> Rounds:
         part = slice(piece.start, piece.stop)

@@ -45,6 +45,7 @@ class Lossy(Member):
     contractive   |u - C(u)| is smaller than |u|: what feedback keeps stays bounded
     shrinks       not contractive as it stands, but has a contractive form, which feedback uses
     remembers     keeps what it does not send by itself
+    varies        how what a step sends may differ from the bytes that it declares, in words; empty where it does not
     """
 
     loss: ClassVar[str] = "lossy"
@@ -54,6 +55,10 @@ class Lossy(Member):
     shrinks: ClassVar[bool] = False
     remembers: ClassVar[bool] = False
     aligned: ClassVar[bool] = False
+
+    @property
+    def varies(self) -> str:
+        return ""
 
     def body(self, layout: Layout, piece: Chunk, size: int) -> Sequence[Wire]:
         """The rounds of the body of a chunk."""

@@ -12,6 +12,7 @@ Y. Lin et al., "Deep Gradient Compression: Reducing the Communication Bandwidth 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -52,6 +53,15 @@ class Dgc(Lossy):
         stage = min(self.warmup, step // self.stage)
         return float(self.ratio ** ((stage + 1) / (self.warmup + 1)))
 
+    @property
+    def varies(self) -> str:
+        if self.density(0) == self.ratio:
+            return ""
+        return (
+            f"sends more in its first {self.warmup * self.stage:,} steps, up to {100 * self.density(0):.3g} % of the "
+            f"elements instead of {100 * self.ratio:.3g} %: the bytes shown are those after them"
+        )
+
     def body(self, layout: Layout, piece: Chunk, size: int) -> Sequence[Wire]:
         """After the warm-up."""
         return (Wire("gather", EACH * count_of(self.ratio, piece.numel)),)
@@ -61,19 +71,17 @@ class Dgc(Lossy):
 
 
 class Corrected:
-    """Velocity u, what is owed v, and how often each chunk has left."""
+    """Velocity u, what is owed v, and how often each range has left, however it was cut into chunks."""
 
     def __init__(self, member: Dgc, layout: Layout, size: int) -> None:
         import torch
 
         self._member, self._layout, self._size = member, layout, size
         self._velocity, self._owed = torch.zeros(layout.body), torch.zeros(layout.body)
-        self._steps: dict[int, int] = {}
-        self._before = 0  # steps before the arena was laid out as it is now
+        self._ranges = Ranges(layout.body, 0)
 
     def rounds(self, piece: Chunk, src: Tensor, dst: Tensor, rest: Tensor | None) -> Rounds:
-        step = self._before + self._steps.get(piece.start, 0)
-        self._steps[piece.start] = self._steps.get(piece.start, 0) + 1
+        step = self._ranges.count(piece.start, piece.stop)
         velocity, owed = (vector[piece.start : piece.stop] for vector in (self._velocity, self._owed))
         velocity.mul_(self._member.momentum).add_(src, alpha=self._clipping(piece, src))
         owed.add_(velocity)
@@ -98,10 +106,39 @@ class Corrected:
         return {
             "velocity": by_name(self._layout, self._velocity),
             "owed": by_name(self._layout, self._owed),
-            "steps": self._before + max(self._steps.values(), default=0),
+            "steps": self._ranges.most,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         put_back(self._layout, self._velocity, state.get("velocity", {}))
         put_back(self._layout, self._owed, state.get("owed", {}))
-        self._before, self._steps = state.get("steps", 0), {}
+        self._ranges = Ranges(self._layout.body, state.get("steps", 0))
+
+
+class Ranges:
+    """How often each range of a vector has left: a chunk of a new plan goes on where those that it covers were.
+
+    | 7 times | 8 times | 7 times |        the numbers of times between two cuts
+    """
+
+    def __init__(self, numel: int, times: int) -> None:
+        self._cuts, self._times = [0, numel], [times]
+
+    @property
+    def most(self) -> int:
+        return max(self._times)
+
+    def count(self, start: int, stop: int) -> int:
+        """How often [start, stop) has left before, and that it leaves now."""
+        first, last = self._cut(start), self._cut(stop)
+        before = max(self._times[first:last])
+        self._cuts[first + 1 : last], self._times[first:last] = [], [before + 1]
+        return before
+
+    def _cut(self, at: int) -> int:
+        """The number of the range that begins there."""
+        place = bisect_left(self._cuts, at)
+        if self._cuts[place] != at:
+            self._cuts.insert(place, at)
+            self._times.insert(place, self._times[place - 1])
+        return place

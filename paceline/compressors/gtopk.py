@@ -81,7 +81,7 @@ class Merged(Stateless):
         for kind, pairs in meetings(self._size):
             source = next((a for a, b in pairs if b == self._rank), None)
             target = next((b for a, b in pairs if a == self._rank), None)
-            code = pack(where, values)
+            code = pack(where, values, x.size)
             heard = np.empty_like(code)
             yield handed(code, heard, source, target)
             if source is None:

@@ -1,7 +1,9 @@
 """A low-rank picture of each matrix: two thin sums instead of one large one.
 
     P = sum_p M_p Q          P = orthonormal columns of P
-    Q = sum_p M_p^T P        dst = P Q^T, and Q is where the next step starts
+    Q = sum_p M_p^T P        dst = P Q^T, and Q, its columns at length 1, is where the next step starts
+
+A column of Q that is zero says nothing: the next step starts where this one did, otherwise P would be zero for good.
 
 M is a tensor as shape[0] rows; vectors, and matrices that would not get smaller, travel as they are. The operator
 alone forgets what the rank cannot hold: use feedback(powersgd(rank=2)). A rank's residual is M_p - P (M_p^T P)^T,
@@ -128,7 +130,8 @@ class LowRank:
         yield Payload("sum", right, right_sum)
         for matrix, basis, q in zip(thin, bases, self._cut(right_sum, columns), strict=True):
             torch.mm(basis.t(), q, out=matrix.of(dst))
-            self._starts[self._layout.slots[matrix.slot].name] = q.clone()
+            name = self._layout.slots[matrix.slot].name
+            self._starts[name] = at_length_one(q, self._starts[name])
 
     def _project(self, thin: Sequence[Matrix], src: Tensor, left: Tensor) -> None:
         import torch
@@ -165,6 +168,14 @@ class LowRank:
                     remedy=f"powersgd(rank={len(q)}), or load model and optimizer alone",
                 )
         self._starts = {name: q.clone() for name, q in saved.items()}
+
+
+def at_length_one(q: Tensor, before: Tensor) -> Tensor:
+    """Rows at length 1, so that M Q overflows only where M does; where one has no direction, the row before."""
+    sizes = q.abs().amax(dim=1, keepdim=True)
+    rows = q / sizes  # first by the largest number: squares of large and of tiny ones leave float32
+    known = (sizes > 0) & sizes.isfinite()
+    return (rows / rows.norm(dim=1, keepdim=True)).where(known, before)
 
 
 def pack(src: Tensor, ranges: Sequence[tuple[int, int]], out: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Indices and values on the wire: 4 bytes and 4 bytes each, exact up to 2^31 elements in a chunk.
+"""Indices and values on the wire: 4 bytes and 4 bytes each, of at most 2^31 elements in a chunk.
 
 | i0 i1 ... | v0 v1 ... |
 """
@@ -10,12 +10,21 @@ import numpy as np
 from paceline.compressors.bits import Array
 from paceline.compressors.gathered import Gathered, Parts, joined, typed
 from paceline.compressors.select import count_of, largest
+from paceline.errors import WorkloadError
 from paceline.types import Chunk
 
 EACH = 8  # bytes of one index and one value
+MOST = 1 << 31  # elements that an index of 4 bytes tells apart
 
 
-def pack(where: Array, values: Array) -> Array:
+def pack(where: Array, values: Array, numel: int) -> Array:
+    """Some of the `numel` elements of a chunk."""
+    if numel > MOST:
+        raise WorkloadError(
+            f"a chunk of {numel:,} elements",
+            why=f"elements travel with an index of 4 bytes, which tells {MOST:,} apart",
+            remedy="--schedule 'fusion(mb=25)'; where one tensor has that many, --schedule priority",
+        )
     return joined(where.astype(np.int32), values)
 
 
@@ -35,7 +44,7 @@ class Largest(Gathered):
 
     def encode(self, piece: Chunk, x: Array) -> Array:
         where = largest(x, count_of(self._ratio, x.size))
-        return pack(where, x[where])
+        return pack(where, x[where], x.size)
 
     def decode(self, piece: Chunk, code: Array) -> Parts:
         yield unpack(code)

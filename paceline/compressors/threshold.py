@@ -39,6 +39,10 @@ class Threshold(Lossy):
         if not 0 < self.above < float("inf"):
             raise BadMember(f"{self}", why=f"a magnitude is above 0; got {self.above:g}", remedy="threshold(0.001)")
 
+    @property
+    def varies(self) -> str:
+        return "sends what reaches the threshold: the bytes shown are the most that it can be"
+
     def body(self, layout: Layout, piece: Chunk, size: int) -> Sequence[Wire]:
         """At most; it depends on the gradients."""
         return Wire("gather", 8), Wire("gather", 4 * piece.numel)
@@ -70,7 +74,7 @@ class Reaching(Stateless):
                 total += row.view(np.float32)
         elif longest:
             fill = longest - where.size  # index 0 with value 0 changes nothing
-            code = pack(np.pad(where, (0, fill)), np.pad(values, (0, fill)))
+            code = pack(np.pad(where, (0, fill)), np.pad(values, (0, fill)), x.size)
             rows = np.empty((self._size, code.size), dtype=np.uint8)
             yield gather(code, rows)
             for row, count in zip(rows, counts.view(np.int64).reshape(-1), strict=True):

@@ -3,6 +3,7 @@
 import pytest
 
 from paceline.cli.options import run_from
+from paceline.compose import MENUS, compose
 from paceline.errors import WrongCommand
 
 
@@ -22,11 +23,34 @@ def test_words_are_those_of_the_published_individual_mode():
         ("threshold=1048576", "fusion(mb=4)"),  # elements of four bytes
         ("mgwfbp=1", "mgwfbp"),
         ("bytescheduler=1", "priority"),
-        ("mgwfbp=0 bytescheduler=0", None),
+        ("threshold=1000000", "fusion(mb=3.814697265625)"),
+        ("bytescheduler=0", None),
+        ("mgwfbp=0", "wfbp"),
+        ("mgwfbp=0 bytescheduler=0", "wfbp"),
+        ("mgwfbp=0 bytescheduler=1", "priority"),
+        ("mgwfbp=0 threshold=1048576", "fusion(mb=4)"),
+        ("threshold=1048576 mgwfbp=0", "fusion(mb=4)"),
     ],
 )
 def test_words_choose_the_schedule(words, schedule):
     assert asked(words).schedule == schedule
+
+
+@pytest.mark.parametrize("elements", [1, 3, 1_000_000, 1_234_567, 8_388_608, 67_108_864, 123_456_789])
+def test_a_threshold_is_exact(elements):
+    schedule = MENUS["schedule"].make(asked(f"threshold={elements}").schedule)
+    assert schedule.mb * (1 << 20) / 4 == elements
+    assert MENUS["schedule"].make(str(schedule)) == schedule
+
+
+@pytest.mark.parametrize("flags", [{"schedule": "fusion"}, {"strategy": "dear"}])
+def test_no_merging_leaves_a_flag_alone(flags):
+    assert asked("mgwfbp=0", **flags) == asked("", **flags)
+
+
+def test_no_merging_beside_a_flag_that_merges_is_refused():
+    with pytest.raises(WrongCommand, match="mgwfbp=0 beside --schedule mgwfbp: they say different things"):
+        asked("mgwfbp=0", schedule="mgwfbp")
 
 
 @pytest.mark.parametrize("word", ["mgwfbp=1", "bytescheduler=1"])
@@ -38,7 +62,11 @@ def test_a_schedule_by_name_wins_over_threshold_in_any_order(word, capsys):
 
 
 @pytest.mark.parametrize(
-    "words", ["bytescheduler=1 mgwfbp=1", "mgwfbp=1 bytescheduler=1", "bs=8 bs=16", "threshold=0 threshold=4"]
+    "words",
+    [
+        *("bytescheduler=1 mgwfbp=1", "mgwfbp=1 bytescheduler=1", "mgwfbp=0 mgwfbp=1", "mgwfbp=1 mgwfbp=0"),
+        *("bs=8 bs=16", "threshold=0 threshold=4"),
+    ],
 )
 def test_words_that_say_different_things_are_refused(words):
     first, second = words.split()
@@ -58,13 +86,43 @@ def test_a_word_beside_a_flag_that_says_something_else_is_refused():
 def test_words_choose_servers_and_compressor():
     run = asked("nservers=2 compressor=gtopk")
     assert run.exchange == "ps(servers=2, colocated=false)"
-    assert run.compress == "feedback(gtopk(ratio=0.01))"
+    assert run.compress == "feedback(gtopk(ratio=0.001))"
     assert asked("nservers=0").exchange is None
 
 
-def test_rdma_is_noted_as_not_applicable(capsys):
-    assert asked("rdma=1") == asked("")
-    assert "rdma=1 is not applicable" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("word", "compress", "note"),
+    [
+        ("none", "none", ""),
+        ("topk", "topk(ratio=0.001)", ""),  # there as here, without what was not sent
+        ("eftopk", "feedback(topk(ratio=0.001))", ""),
+        ("sign", "sign", ""),
+        ("signum", "sign(momentum=0.9)", "without momentum: compressor=sign"),
+        ("efsignum", "feedback(efsign)", "around the plain sign"),
+    ],
+)
+def test_a_compressor_is_the_published_one_or_a_note_says_how_it_differs(word, compress, note, capsys):
+    run = asked(f"compressor={word}")
+    told = capsys.readouterr().out
+    assert run.compress == compress
+    assert compose(run.model_copy(update={"workers": 2, "model": "mlp"}))
+    assert f"note: compressor={word} is {compress} here: the published script" in told if note else not told
+    assert note in told
+
+
+@pytest.mark.parametrize("word", ["mgwfbp=1", "mgwfbp=0", "threshold=4"])
+def test_what_is_fused_beside_a_compressor_is_noted_as_not_the_published_way(word, capsys):
+    assert asked(f"{word} compressor=eftopk").schedule == asked(word).schedule
+    told = f"note: {word} holds beside compressor=eftopk here: the published script fuses 67,108,864 elements"
+    assert told in capsys.readouterr().out
+    asked(f"{word} compressor=none")
+    assert not capsys.readouterr().out
+
+
+@pytest.mark.parametrize("word", ["rdma=1", "debug=0"])
+def test_what_does_not_apply_is_noted(word, capsys):
+    assert asked(word) == asked("")
+    assert f"{word} is not applicable" in capsys.readouterr().out
 
 
 def test_a_number_that_is_none_is_told():
