@@ -127,6 +127,7 @@ class ServerDuty:
         self._slots = {id(parameter): slot for slot, parameter in enumerate(self._parameters)}
         self._settings: Any = None
         self._placed = False
+        self._round = 0  # how often the servers' parameters were replaced
         self.steps = 0
         # When the last gradient of each step left and when its parameters were back, for the record.
         self.pushed: list[float] = []
@@ -139,10 +140,27 @@ class ServerDuty:
     def _begin(self) -> None:
         """With the first gradient: what a scheduler did after the last step holds for this one."""
         self._begun = True
+        if self._placed or self.bound == 0 or self._round == 0:
+            self._bring()
+        else:
+            self._bring_in_turn()
+        self.engine.begin(self.steps)
+
+    def _bring(self) -> None:
+        """Settings if they are new, parameters if servers do not have them."""
         self._describe()
         if not self._placed:
             self._place()
-        self.engine.begin(self.steps)
+
+    def _bring_in_turn(self) -> None:
+        """Replace what servers hold when workers need not keep step: after every push of all, and rank 0 first."""
+        comm = self.context.comm
+        comm.barrier()
+        if comm.rank == 0:
+            self._bring()
+        comm.barrier()
+        if comm.rank != 0:
+            self._bring()
 
     def _describe(self) -> None:
         """Tell the servers what the optimizer is set to: rank 0's word for all, or each its own when it changes."""
@@ -153,6 +171,7 @@ class ServerDuty:
             "optimizer": type(optimizer).__name__,
             "groups": [_plain(group) for group in optimizer.param_groups],
             "bound": self.bound,
+            "round": self._round,
             "chunks": len(self.engine.chunks),
             "segments": self._segments(),
         }
@@ -255,7 +274,8 @@ class ServerDuty:
         return {"steps": self.steps}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """The model's parameters move to the servers again."""
+        """The model's parameters move to the servers with the next step, in place of those that are there."""
+        self._round += self._placed
         self.steps, self._placed = state["steps"], False
 
 

@@ -7,7 +7,7 @@ workers together, or for each as its pushes arrive (crews).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -79,6 +79,7 @@ class Shelf:
     """The parameters that this server keeps, piece by piece, and their optimizer."""
 
     def __init__(self) -> None:
+        self.round = 0  # how often workers have begun anew, with parameters of a checkpoint
         self._settings: dict[str, Any] = {}
         self._pieces: dict[tuple[int, int], Tensor] = {}
         self._parts: dict[tuple[int, int], list[tuple[Tensor, int, int]]] = {}
@@ -95,15 +96,22 @@ class Shelf:
 
     def describe(self, settings: dict[str, Any]) -> None:
         self._settings = settings
+        if settings["round"] > self.round:
+            self._clear(settings["round"])
         if self._optimizer is not None:
             for group, mine in self._groups.items():
                 self._optimizer.param_groups[mine].update(_tuples(settings["groups"][group]))
 
+    def _clear(self, round: int) -> None:
+        """Room for the parameters of a new round; the state of the optimizer goes with the old ones."""
+        self.round, self._optimizer = round, None
+        self._pieces.clear()
+        self._parts.clear()
+
     def begin(self, place: tuple[int, int], out: Tensor, parts: Sequence[Tensor]) -> None:
-        """A worker brings parameters; of several that bring the same, the first is taken."""
-        if self.bound == 0 or place not in self._pieces:
+        """A worker brings parameters; of several that bring the same in a round, the first is taken."""
+        if place not in self._pieces:
             self._pieces[place] = parts[0].clone()
-            self._parts.pop(place, None)
             self._optimizer = None
         out.copy_(self._pieces[place])
 
@@ -158,7 +166,7 @@ def serve_crews(attendant: Attendant) -> None:
 
 
 def _attend(desks: dict[int, Desk], shelf: Shelf) -> None:
-    clocks = Clocks(len(desks))
+    clocks = Clocks(desks)
     waiting: dict[int, Order] = {}
     pause = NAP
     while desks:
@@ -167,7 +175,7 @@ def _attend(desks: dict[int, Desk], shelf: Shelf) -> None:
             order = waiting.pop(worker, None) or desk.attendant.overhear()
             if order is None:
                 continue
-            if order.word == "update" and not clocks.allow(order.numbers[8], shelf.bound):
+            if order.word == "update" and not clocks.allow(worker, shelf.bound):
                 waiting[worker] = order
                 continue
             moved = True
@@ -177,7 +185,9 @@ def _attend(desks: dict[int, Desk], shelf: Shelf) -> None:
                 continue
             desk.obey(order)
             if order.word == "update":
-                clocks.count(worker, order.numbers[8], shelf.chunks)
+                clocks.count(worker, shelf.chunks)
+            elif clocks.round < shelf.round:
+                clocks = Clocks(desks, shelf.round)
         pause = NAP if moved else min(LONGEST_NAP, 1.5 * pause)
         if not moved:
             if pause >= LONGEST_NAP:
@@ -209,23 +219,26 @@ def _last_words(desks: dict[int, Desk], waiting: dict[int, Order]) -> dict[int, 
 
 
 class Clocks:
-    """How many steps each worker has finished, as one server sees it."""
+    """How many steps each worker has finished in a round, as one server sees it.
 
-    def __init__(self, workers: int) -> None:
-        self._done: dict[int, int] = dict.fromkeys(range(workers), 0)
-        self._chunks: dict[tuple[int, int], int] = {}
+    Servers count for themselves: the steps of a worker that goes on from a checkpoint begin anywhere.
+    """
 
-    def allow(self, step: int, bound: int | None) -> bool:
-        """Whether a worker may finish this step: it would be at most `bound` ahead of the slowest."""
-        return bound is None or step + 1 - min(self._done.values()) <= bound
+    def __init__(self, workers: Iterable[int], round: int = 0) -> None:
+        self.round = round
+        self._done: dict[int, int] = dict.fromkeys(workers, 0)
+        self._chunks: dict[int, int] = dict.fromkeys(self._done, 0)  # of the step that a worker is in
 
-    def count(self, worker: int, step: int, chunks: int) -> None:
+    def allow(self, worker: int, bound: int | None) -> bool:
+        """Whether a worker may finish its step: it would be at most `bound` ahead of the slowest."""
+        return bound is None or self._done[worker] + 1 - min(self._done.values()) <= bound
+
+    def count(self, worker: int, chunks: int) -> None:
         """One more chunk of a worker's step is done; the last one ends the step."""
-        seen = self._chunks.pop((worker, step), 0) + 1
-        if seen == chunks:
-            self._done[worker] = step + 1
-        else:
-            self._chunks[worker, step] = seen
+        self._chunks[worker] += 1
+        if self._chunks[worker] == chunks:
+            self._chunks[worker] = 0
+            self._done[worker] += 1
 
     def leave(self, worker: int) -> None:
         """Nobody waits for a worker that has gone."""
