@@ -1,5 +1,7 @@
 """Collectives as library calls on any tensor: blocking, or with wait=False a handle whose wait() gives the result.
 
+Autograd does not see them: a result has no history, whatever x has.
+
 worker = paceline.joining()
 mean = paceline.allreduce(x)
 y = paceline.neighbor_allreduce(x, topology="one_peer(exp2)", step=t)
@@ -44,6 +46,7 @@ def allreduce(x: Tensor, *, average: bool = True, wait: bool = True) -> Any:
     comm = current().comm
     if average and not (x.is_floating_point() or x.is_complex()):
         raise WrongCommand(f"allreduce of {x.dtype}", why="whole numbers have no mean", remedy="average=False")
+    x = x.detach()
     src = (x / comm.size if average else x).contiguous()
     out = torch.empty_like(src)
     return _give(Handle(comm.all_sum(src, out, "allreduce"), out), wait)
@@ -51,7 +54,7 @@ def allreduce(x: Tensor, *, average: bool = True, wait: bool = True) -> Any:
 
 def broadcast(x: Tensor, root: int = 0, *, wait: bool = True) -> Any:
     """The root's tensor on every rank; x itself is not written."""
-    out = x.clone()
+    out = x.detach().clone()
     return _give(Handle(current().comm.broadcast(out, root, "broadcast"), out), wait)
 
 
@@ -59,7 +62,7 @@ def allgather(x: Tensor, *, wait: bool = True) -> Any:
     """Every rank's tensor, stacked in rank order."""
     comm = current().comm
     out = x.new_empty((comm.size, *x.shape))
-    return _give(Handle(comm.all_gather(x.contiguous(), out, "allgather"), out), wait)
+    return _give(Handle(comm.all_gather(x.detach().contiguous(), out, "allgather"), out), wait)
 
 
 def neighbor_allreduce(
@@ -85,7 +88,7 @@ def neighbor_allreduce(
         row = _agree(comm, self_weight, src_weights, dst_weights)
     else:
         row = _row_of(comm, topology, step, push)
-    src = x.contiguous()
+    src = x.detach().contiguous()
     out = torch.empty_like(src)
     return _give(Handle(comm.mix(src, out, row, "neighbor_allreduce"), out), wait)
 
@@ -97,7 +100,7 @@ def hierarchical_neighbor_allreduce(
     comm = current().comm
     view = View(comm.rank, comm.size, comm.placement)
     channel = Hierarchical(f"neighbor({topology})").join(comm, view, _LANE)
-    flat = x.contiguous().view(-1)
+    flat = x.detach().contiguous().view(-1)
     out = torch.empty_like(flat)
     work = channel.start(Unit(step, 0), Chunk(0, 0, flat.numel()), flat, out, None)
     return _give(Handle(work, out.view(x.shape)), wait)

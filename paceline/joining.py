@@ -85,12 +85,31 @@ class Worker:
             self.dealt = (self.dealt[0] + 1, self.dealt[1] + _count(batch))
             yield self.device.place(batch)
 
+    def check_apart(self, model: torch.nn.Module) -> None:
+        """A parameter belongs to one wrapped model."""
+        self._paces = [pace for pace in self._paces if not pace.closed]
+        taken = {id(parameter) for pace in self._paces for parameter in pace.model.parameters()}
+        for name, parameter in model.named_parameters():
+            if id(parameter) in taken:
+                raise WrongCommand(
+                    f"wrap of {type(model).__name__}",
+                    why=f"its {name} is wrapped already, and two would exchange one gradient",
+                    remedy="close() what the first wrap gave, or one optimizer with several parameter groups",
+                )
+
+    def add(self, pace: Pace) -> None:
+        """With several models, which of them backward reaches first may differ among ranks: all exchange in step()."""
+        self._paces.append(pace)
+        for each in self._paces if len(self._paces) > 1 else ():
+            each.defer()
+
     def close(self, failure: str = "") -> None:
         if self._open:
             self._open = False
             try:
                 for pace in () if failure else self._paces:
-                    pace.finish()
+                    if not pace.under_way:  # others may never come to the end of a step that is given up
+                        pace.finish()
                 if self.at_close is not None and not failure:
                     self.at_close()
             finally:
@@ -189,6 +208,7 @@ def wrap(
         precision="fp16" if loss_scale else "fp32",  # as far as compose cares: a scaled loss may overflow
         **chosen,
     )
+    worker.check_apart(model)
     model = worker.device.place_model(model)
     settings: dict[str, Any] = {
         "comm": worker.comm,
@@ -209,7 +229,7 @@ def wrap(
         profile=read_profile(Path(times)) if times else None,
         **settings,
     )
-    worker._paces.append(pace)
+    worker.add(pace)
     return _watched(pace, worker)
 
 

@@ -118,3 +118,20 @@ def test_calls_before_join_are_told():
     joining._current.set(None)
     with pytest.raises(WrongCommand, match="join"):
         calls.allreduce(torch.zeros(1))
+
+
+def test_a_tensor_with_a_history_is_taken_without_it():
+    def work(rank):
+        loss = torch.ones(2, requires_grad=True) * (rank + 1)
+        found = [
+            calls.allreduce(loss),
+            calls.allreduce(loss, average=False),
+            calls.broadcast(loss),
+            calls.allgather(loss),
+            calls.neighbor_allreduce(loss, topology="ring"),
+            calls.neighbor_allreduce(loss, self_weight=0.5, src_weights={1 - rank: 0.5}, dst_weights={1 - rank: 1.0}),
+            calls.hierarchical_neighbor_allreduce(loss),
+        ]
+        return [y.requires_grad for y in found], found[0].tolist(), found[1].tolist()
+
+    assert on_ranks(2, work) == [([False] * 7, [1.5, 1.5], [3.0, 3.0])] * 2

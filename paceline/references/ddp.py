@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -52,16 +53,20 @@ class Ddp(Limit):
         if self._micro + 1 < self.accumulate:
             self._waiting.enter_context(self.model.no_sync())  # type: ignore[operator]
 
-    def scaled(self, loss: Tensor) -> Tensor:
-        return super().scaled(loss)
-
-    def step(self) -> bool:
-        acted = super().step()
+    def step(self, closure: Callable[[], Tensor] | None = None) -> bool:
+        acted = super().step(closure)
         self._hold()
         return acted
 
     def meet(self) -> None:
         """DDP's all-reduce is the meeting."""
+
+    def agreed(self, loss: Tensor) -> Tensor:
+        """The mean of all ranks, so that all search along the same line and evaluate as often."""
+        share = loss.view(1) / self.comm.size
+        mean = torch.empty_like(share)
+        self.comm.all_sum(share, mean, "the loss").wait()
+        return mean[0]
 
     def close(self) -> Any:
         self._waiting.close()

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from paceline.engine.device import Device
 from paceline.protocols import Comm
+from paceline.train.checks import check_closure
 from paceline.train.evaluate import averaged_statistics
 from paceline.train.pace import StepTimes, note_step
 from paceline.train.scaling import LossScale
@@ -38,14 +39,16 @@ class Limit:
         self.model, self.optimizer, self.comm = model, optimizer, comm
         self.accumulate, self.clip_norm, self.loss_scale = accumulate, clip_norm, loss_scale
         self.times, self.steps, self._micro = StepTimes(), 0, 0
+        self._finite: bool | None = None  # of gradients that are ready for the optimizer
         self.on_step: Callable[[], None] | None = None
         self._log: list[Event] | None = None
 
     def scaled(self, loss: Tensor) -> Tensor:
-        scale = 1.0 if self.loss_scale is None else self.loss_scale.value
-        return loss * (scale / self.accumulate) if scale != self.accumulate else loss
+        return loss if self.loss_scale is None else loss * self.loss_scale.value
 
-    def step(self) -> bool:
+    def step(self, closure: Callable[[], Tensor] | None = None) -> bool:
+        if closure is not None:
+            check_closure(self.accumulate, self.loss_scale)
         self._micro += 1
         if self._micro < self.accumulate:
             return False
@@ -53,7 +56,7 @@ class Limit:
         began = time.perf_counter()
         self.meet()
         waited = time.perf_counter()
-        self._update()
+        self._update() if closure is None else self._update_with(closure)
         updated = time.perf_counter()
         self.times.exposed, self.times.update = waited - began, updated - waited
         if self._log is not None:
@@ -64,7 +67,8 @@ class Limit:
         return True
 
     def synchronize(self) -> None:
-        """Gradients are this rank's own already."""
+        """Gradients as the optimizer will see them; they are this rank's own already."""
+        self._prepare()
 
     def state_dict(self) -> dict[str, Any]:
         return {}
@@ -75,22 +79,49 @@ class Limit:
     def meet(self) -> None:
         self.comm.barrier()
 
-    def _update(self) -> None:
+    def _prepare(self) -> bool:
+        """Divide by the number of backward passes and by the loss scale, and clip, once; whether all is finite."""
+        if self._finite is not None:
+            return self._finite
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        factor, finite = 1.0, True
+        factor, self._finite = 1.0 / self.accumulate, True
         if self.loss_scale is not None or self.clip_norm is not None:
             norm = float(torch.nn.utils.get_total_norm(gradients))
-            factor = 1.0 / (1.0 if self.loss_scale is None else self.loss_scale.value)
-            finite = norm - norm == 0
+            factor /= 1.0 if self.loss_scale is None else self.loss_scale.value
+            self._finite = norm - norm == 0
             if self.clip_norm is not None:
                 factor *= min(1.0, self.clip_norm / (norm * factor + 1e-6))
+        if self._finite and factor != 1.0:
+            torch._foreach_mul_(gradients, factor)
+        return self._finite
+
+    def _update(self) -> None:
+        finite = self._prepare()
         if self.loss_scale is not None:
             self.loss_scale.record(finite)
         if finite:
-            if factor != 1.0:
-                torch._foreach_mul_(gradients, factor)
             self.optimizer.step()
+        self._forget()
+
+    def _update_with(self, closure: Callable[[], Tensor]) -> None:
+        """For optimizers that evaluate the model again: every evaluation has its own gradient."""
+
+        def evaluate() -> Any:
+            self._forget()
+            loss = closure()
+            self._prepare()
+            return self.agreed(loss.detach())
+
+        self.optimizer.step(evaluate)
+        self._forget()
+
+    def agreed(self, loss: Tensor) -> Tensor:
+        """The loss that the optimizer sees: this rank's own."""
+        return loss
+
+    def _forget(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
+        self._finite = None
 
     @contextlib.contextmanager
     def averaged(self) -> Iterator[None]:

@@ -39,15 +39,14 @@ class AveragingDuty(LocalDuty):
 
     def __init__(self, context: Context, rule: Averaging) -> None:
         super().__init__(context)
-        self._every, self._global_every, self._mixings = rule.every, rule.global_every, 0
+        self._every, self._global_every = rule.every, rule.global_every
         self._lane = self.carry(PARAMETERS)
         self._all = AllLane(context) if rule.global_every else None
 
     def send(self) -> None:
         """Parameters leave, if it is their turn in this step."""
         if (self.steps + 1) % self._every == 0:
-            self._lane.send(self._mixings, self.values())
-            self._mixings += 1
+            self._lane.send(self.steps // self._every, self.values())
 
     def wait(self) -> None:
         self._lane.wait()

@@ -64,8 +64,6 @@ class CrossingDuty(GradDuty):
     def _open_step(self) -> None:
         began = perf_counter()
         self.finish()
-        if self.engine.crossing:
-            self.engine.finish()  # a step that was not committed has nothing to apply
         self._spent.in_backward += perf_counter() - began
         super().begin()
         self._open = True
@@ -133,10 +131,18 @@ class CrossingDuty(GradDuty):
     def _slot_at(self, position: int) -> int:
         return self._slots[id(self.context.parameters[position])]
 
+    @property
+    def under_way(self) -> bool:
+        return self._open and super().under_way
+
     def finish(self) -> None:
-        """Everything of the last step is applied; parameters may be looked at."""
+        """Everything of the last step is applied, and nothing is under way; parameters may be looked at."""
         if self._pending:
             self._apply(list(self._pending))
+        if self._open:
+            super().finish()
+        elif self.engine.crossing:
+            self.engine.finish()  # a step that was not committed has nothing to apply
 
     def _apply(self, due: Sequence[int]) -> None:
         began = perf_counter()
@@ -205,7 +211,8 @@ class CrossingDuty(GradDuty):
         raise _not_by_tensor(self._optimizer, "a closure needs all parameters at once")
 
     def close(self) -> None:
-        self.finish()
+        if not self.under_way:  # others may never come to the end of a step that is given up
+            self.finish()
         self._gates.close()
 
 

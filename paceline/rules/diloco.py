@@ -7,15 +7,18 @@ A. Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.errors import BadMember
 from paceline.menu import Member
 from paceline.rules.context import Context
 from paceline.rules.local import LocalDuty, check_every
 from paceline.types import Lane
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 AGREED = Lane("parameters", needs_consensus=True, lossy_ok=False)
 
@@ -45,20 +48,29 @@ class Diloco(Member):
 
 
 class DilocoDuty(LocalDuty):
-    """`anchor` is where all ranks last agreed."""
+    """`anchor` is where all ranks last agreed; before the first step it is not known."""
 
     def __init__(self, context: Context, rule: Diloco) -> None:
         super().__init__(context)
         self._every = rule.every
         self._lane = self.carry(AGREED)
         self._anchor = [self._torch.nn.Parameter(value.clone()) for value in self.values()]
+        self._anchored = False
         nesterov = rule.momentum > 0
         self._outer = self._torch.optim.SGD(self._anchor, lr=rule.lr, momentum=rule.momentum, nesterov=nesterov)
 
     def leave(self) -> None:
+        if not self._anchored:
+            self._drop_anchor(self.values())
         self.local_update()
         if (self.steps + 1) % self._every == 0:
             self._lane.send(self.steps, self.values())
+
+    def _drop_anchor(self, values: Sequence[Tensor]) -> None:
+        with self._torch.no_grad():
+            for anchor, value in zip(self._anchor, values, strict=True):
+                anchor.copy_(value)
+        self._anchored = True
 
     def wait(self) -> None:
         self._lane.wait()
@@ -73,12 +85,11 @@ class DilocoDuty(LocalDuty):
         self.adopt([anchor.detach() for anchor in self._anchor])
 
     def state(self) -> Mapping[str, Any]:
-        anchor = [value.detach().clone() for value in self._anchor]
+        anchor = [value.detach().clone() for value in self._anchor] if self._anchored else []
         return {"steps": self.steps, "anchor": anchor, "outer": self._outer.state_dict()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self.steps = state["steps"]
+        self.steps, self._anchored = state["steps"], False
         self._outer.load_state_dict(state["outer"])
-        with self._torch.no_grad():
-            for anchor, value in zip(self._anchor, state["anchor"], strict=True):
-                anchor.copy_(value)
+        if state["anchor"]:
+            self._drop_anchor(state["anchor"])

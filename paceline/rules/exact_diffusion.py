@@ -4,6 +4,9 @@
     phi[k+1] = psi[k+1] + x[k] - psi[k]         correct, psi[0] = x[0]
     x[k+1]   = (I + W)/2 phi[k+1]               combine; W must be symmetric
 
+What is kept between steps is x[k] - psi[k], whose sum over ranks is zero: that is why the limit has no bias. It is
+zero at the start, whatever the parameters are, so they may be loaded or changed between steps.
+
 K. Yuan, B. Ying, X. Zhao and A. H. Sayed, "Exact Diffusion for Distributed Optimization and Learning", 2019.
 """
 
@@ -11,12 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.menu import Member
 from paceline.rules.context import Context
 from paceline.rules.local import LocalDuty
 from paceline.types import Lane
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 CORRECTED = Lane("corrected parameters", needs_consensus=False, lossy_ok=False)
 
@@ -35,19 +41,18 @@ class ExactDiffusion(Member):
 
 
 class ExactDiffusionDuty(LocalDuty):
-    """`psi` is what the last adaptation gave."""
+    """`correction` is x - psi: what combining did to the last adaptation. Empty is zero."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._lane = self.carry(CORRECTED)
-        self._psi = [value.clone() for value in self.values()]
+        self.correction: list[Tensor] = []
 
     def leave(self) -> None:
-        before = [value.clone() for value in self.values()]
         self.local_update()
-        after = [value.clone() for value in self.values()]
-        self._phi = [new + x - old for new, x, old in zip(after, before, self._psi, strict=True)]
-        self._psi = after
+        self._psi = self._phi = [value.clone() for value in self.values()]
+        if self.correction:
+            self._phi = [psi + correction for psi, correction in zip(self._psi, self.correction, strict=True)]
         self._lane.send(self.steps, self._phi)
 
     def wait(self) -> None:
@@ -55,11 +60,14 @@ class ExactDiffusionDuty(LocalDuty):
 
     def update(self) -> None:
         mixed = self._lane.take()
-        self.adopt([(own + other) / 2 for own, other in zip(self._phi, mixed, strict=True)])
+        combined = [(own + other) / 2 for own, other in zip(self._phi, mixed, strict=True)]
+        self.correction = [x - psi for x, psi in zip(combined, self._psi, strict=True)]
+        self.adopt(combined)
         self.steps += 1
 
     def state(self) -> Mapping[str, Any]:
-        return {"steps": self.steps, "psi": [value.clone() for value in self._psi]}
+        return {**self.own_state(), "correction": list(self.correction)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self.steps, self._psi = state["steps"], [value.clone() for value in state["psi"]]
+        self.steps = state["steps"]
+        self.correction = list(state["correction"]) if self.all_own(state) else []

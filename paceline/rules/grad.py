@@ -58,6 +58,7 @@ class GradDuty:
         self._number()
         self._may_share: bool | None = None  # not known before the first update
         self._learning = self._given = self._ordered = False
+        self._ended = True  # the exchange of the step: nothing is under way before the first
         self.steps = 0
         self.release()
 
@@ -72,6 +73,7 @@ class GradDuty:
         self.factor = 1.0 / (self.context.comm.size * self.context.accumulate * scale)
         self._take_back()
         self.engine.begin(self.steps)
+        self._ended = False
 
     def _take_back(self) -> None:
         """Gradients that were given for a step that was then skipped would be added to."""
@@ -82,6 +84,12 @@ class GradDuty:
     def on_grad(self, parameter: Tensor) -> None:
         """The gradient of a parameter is complete: it moves into the arena, scaled on the way."""
         slot, fresh = self._slots[id(parameter)], parameter.grad
+        if self._ended and slot not in self.engine.arrived:
+            raise WorkloadError(
+                f"{self.engine.name_of(slot)} got a gradient too late for step {self.steps}",
+                why="a collective, an evaluation or synchronize() after backward has ended its exchange",
+                remedy="have all gradients of a step before that, or call it after step()",
+            )
         if slot in self.engine.arrived:
             raise WorkloadError(
                 f"{self.engine.name_of(slot)} got a second gradient at step {self.steps}",
@@ -101,11 +109,26 @@ class GradDuty:
         self.engine.offer(slot, since)
 
     def discard(self) -> None:
-        """Nothing leaves before backward; what `synchronize` gave is of the past."""
+        """What has left comes back first, for others wait for it; what `synchronize` gave is of the past."""
+        self.finish()
         self._take_back()
 
+    @property
+    def under_way(self) -> bool:
+        """Whether gradients have left for a step whose exchange has not ended."""
+        return not self._ended and bool(self.engine.arrived)
+
     def finish(self) -> None:
-        """A step is over when its update is."""
+        """What has begun to leave is exchanged to its end, so that ranks are at the same call; step() updates."""
+        if self.under_way:
+            self._end()
+
+    def _end(self) -> None:
+        """The rest leaves, and all of it is back."""
+        if not self._ended:
+            self._offer_rest()
+            self.engine.finish()
+            self._ended = True
 
     def close(self) -> None:
         """Nothing is held."""
@@ -123,8 +146,9 @@ class GradDuty:
                 self.on_grad(self._parameters[slot])
 
     def wait(self) -> None:
-        if not self._given:
+        if not self._ended:
             self.engine.finish()
+            self._ended = True
 
     def sound(self) -> bool:
         """Whether the mean gradient is finite, where a loss scale makes that a question. The same on every rank."""
@@ -138,8 +162,7 @@ class GradDuty:
 
     def synchronize(self) -> None:
         """p.grad is the mean gradient now, in this rank's own memory."""
-        self._offer_rest()
-        self.engine.finish()
+        self._end()
         self._give(self._clipping(), private=True)
         self._given = True
 
@@ -173,13 +196,13 @@ class GradDuty:
         """The mean loss of all ranks; p.grad is its gradient, and nothing of an evaluation before."""
         self.release()
         loss = closure()
-        self._offer_rest()
-        self.engine.finish()
+        self._end()
         self._give(self._clipping(), private=True)
         share = loss.detach().view(1) / self.context.comm.size
         mean = self._empty(share)
         self.context.comm.all_sum(share, mean, "the loss").wait()
         self.engine.begin(self.steps)
+        self._ended = False
         return mean[0]
 
     def _clipping(self) -> float:

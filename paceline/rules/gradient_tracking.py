@@ -86,7 +86,9 @@ class GradientTrackingDuty(LocalDuty):
         return gradient / self.context.accumulate
 
     def state(self) -> Mapping[str, Any]:
-        return {"steps": self.steps, "q": list(self.q), "last": list(self._last)}
+        return {**self.own_state(), "q": list(self.q), "last": list(self._last)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self.steps, self.q, self._last = state["steps"], list(state["q"]), list(state["last"])
+        self.steps, self.q, self._last = state["steps"], [], []
+        if self.all_own(state):
+            self.q, self._last = list(state["q"]), list(state["last"])

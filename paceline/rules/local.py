@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,8 @@ from paceline.types import Lane
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+log = logging.getLogger(__name__)
 
 
 class LocalDuty:
@@ -98,6 +101,33 @@ class LocalDuty:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.steps = state["steps"]
+
+    def own_state(self) -> dict[str, Any]:
+        """Whose state it is: for rules that keep something whose sum over the ranks of a run means something."""
+        return {"steps": self.steps, "rank": self.context.comm.rank, "size": self.context.comm.size}
+
+    def all_own(self, state: Mapping[str, Any]) -> bool:
+        """Whether every rank holds the state that it saved itself, at the step of the others.
+
+        Collective, and the same answer on all ranks; rank 0 says so where the answer is no.
+        """
+        comm = self.context.comm
+        step = self._torch.tensor([state["steps"]], dtype=self._torch.int64)
+        comm.broadcast(step, 0, "the step of the checkpoint").wait()
+        in_step = self.context.exchange.asynchronous or int(step) == state["steps"]
+        own = in_step and (state.get("rank"), state.get("size")) == (comm.rank, comm.size)
+        vote = self._torch.tensor([float(own)])
+        votes = self._torch.empty_like(vote)
+        comm.all_sum(vote, votes, "whose state is restored").wait()
+        agreed = int(votes) == comm.size
+        if not agreed and comm.rank == 0:
+            log.warning(
+                "%d of %d ranks hold a state that is not their own of one step: the rule starts afresh from the "
+                "parameters as they are. try: every rank saves and loads its own file",
+                comm.size - int(votes),
+                comm.size,
+            )
+        return agreed
 
 
 def check_every(rule: object, every: int, least: int = 1) -> None:

@@ -11,12 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.menu import Member
 from paceline.rules.context import Context
 from paceline.rules.local import LocalDuty
 from paceline.types import Lane
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MASS = Lane("parameters with mass", needs_consensus=False, lossy_ok=False, tail="mass", stale_ok=True)
 
@@ -37,42 +40,55 @@ class PushSum(Member):
 class PushSumDuty(LocalDuty):
     """`x` is the mass of the parameters, `masses` that of one in each arena; the model holds x / mass.
 
+    Only masses are kept: x is what the model makes it, so parameters may be loaded or changed between steps.
     Arenas (one per dtype) travel by themselves; over windows they may do so at different speeds.
     """
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._lane = self.carry(MASS)
-        self.x = [value.clone() for value in self.values()]
         self.masses = [1.0] * len(self._lane.engine.arenas)
 
     @property
     def p(self) -> float:
         return self.masses[0]
 
+    @property
+    def x(self) -> list[Tensor]:
+        return [value * mass for value, mass in zip(self.values(), self._mass_of_each(), strict=True)]
+
+    def _mass_of_each(self) -> list[float]:
+        """In the order of the parameters."""
+        by_dtype = {arena.dtype: mass for arena, mass in zip(self._lane.engine.arenas, self.masses, strict=True)}
+        return [by_dtype[parameter.dtype] for parameter in self.parameters]
+
     def leave(self) -> None:
         before = [value.clone() for value in self.values()]
         self.local_update()
-        for x, new, old in zip(self.x, self.values(), before, strict=True):
-            x.add_(new - old)
+        changes = [new - old for new, old in zip(self.values(), before, strict=True)]
+        for change, old, mass in zip(changes, before, self._mass_of_each(), strict=True):
+            change.add_(old, alpha=mass)
         for arena, mass in zip(self._lane.engine.arenas, self.masses, strict=True):
             arena.tail.fill_(mass)
-        self._lane.send(self.steps, self.x)
+        self._lane.send(self.steps, changes)
 
     def wait(self) -> None:
         self._lane.wait()
 
     def update(self) -> None:
-        for x, mixed in zip(self.x, self._lane.take(), strict=True):
-            x.copy_(mixed)
-        arenas = self._lane.engine.arenas
-        self.masses = [float(arena.result[-1]) for arena in arenas]
-        by_dtype = {arena.dtype: mass for arena, mass in zip(arenas, self.masses, strict=True)}
-        self.adopt([x / by_dtype[x.dtype] for x in self.x])
+        mixed = self._lane.take()
+        self.masses = [float(arena.result[-1]) for arena in self._lane.engine.arenas]
+        self.adopt([x / mass for x, mass in zip(mixed, self._mass_of_each(), strict=True)])
         self.steps += 1
 
     def state(self) -> Mapping[str, Any]:
-        return {"steps": self.steps, "x": [x.clone() for x in self.x], "masses": list(self.masses)}
+        return {**self.own_state(), "masses": list(self.masses)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self.steps, self.x, self.masses = state["steps"], [x.clone() for x in state["x"]], list(state["masses"])
+        """Where masses start afresh, so does everything that lies unread in buffers."""
+        self.steps = state["steps"]
+        if self.all_own(state):
+            self.masses = list(state["masses"])
+        else:
+            self.masses = [1.0] * len(self.masses)
+            self._lane.engine.channel.restore({})

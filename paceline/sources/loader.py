@@ -13,27 +13,51 @@ from paceline.types import Cursor, View
 
 def shares(data: Any, view: View, *, batch_size: int | None, epochs: range, seed: int) -> Iterator[Any]:
     """Batches of this rank, the same number on every rank."""
-    from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
+    from torch.utils.data import DataLoader, IterableDataset
+
+    if isinstance(data, DataLoader):
+        return _of_loader(data, view, batch_size, epochs, seed)
+    if isinstance(data, IterableDataset) and batch_size is not None:
+        return _dealt(DataLoader(data, batch_size, drop_last=True), view, epochs)
+    if isinstance(data, IterableDataset) or not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
+        _check_size(batch_size, None)
+        return _dealt(data, view, epochs)
+    if batch_size is None:
+        raise WrongCommand("worker.batches(dataset)", why="its batch size is not known", remedy="batch_size=32")
+    return _indexed(DataLoader(data, batch_size), batch_size, view, epochs, seed, shuffle=True)
+
+
+def _of_loader(loader: Any, view: View, batch_size: int | None, epochs: range, seed: int) -> Iterator[Any]:
+    """Dealt batches are the same on every rank only if nothing shuffles them on each rank by itself."""
+    from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, SequentialSampler
     from torch.utils.data.distributed import DistributedSampler
 
-    if not isinstance(data, DataLoader):
-        if not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
-            return _dealt(data, view, epochs)
-        if batch_size is None:
-            raise WrongCommand("worker.batches(dataset)", why="its batch size is not known", remedy="batch_size=32")
-        return _indexed(DataLoader(data, batch_size), batch_size, view, epochs, seed, shuffle=True)
-    if isinstance(data.dataset, IterableDataset) or data.batch_size is None:
-        return _dealt(data, view, epochs)
-    if isinstance(data.sampler, DistributedSampler):
-        return _sampled(data, epochs)
-    if not isinstance(data.sampler, (RandomSampler, SequentialSampler)):
+    own = loader.batch_sampler if loader.batch_size is None else None  # made by the user
+    sampler = own.sampler if type(own) is BatchSampler else loader.sampler if own is None else own
+    splits = loader.batch_size is not None and not isinstance(loader.dataset, IterableDataset)
+    if splits and isinstance(sampler, (RandomSampler, SequentialSampler)):
+        shuffle = isinstance(sampler, RandomSampler)
+        return _indexed(loader, batch_size or loader.batch_size, view, epochs, seed, shuffle)
+    _check_size(batch_size, loader.batch_size)
+    if isinstance(loader.dataset, IterableDataset) or isinstance(sampler, SequentialSampler):
+        return _dealt(loader, view, epochs)
+    if isinstance(sampler, DistributedSampler):
+        return _sampled(loader, sampler, epochs)
+    raise WrongCommand(
+        f"worker.batches(DataLoader) with a {type(sampler).__name__}"
+        + (" in its batch_sampler" if own is not None and own is not sampler else ""),
+        why="its choice of samples is each rank's own and cannot be split among ranks",
+        remedy="a DistributedSampler, or hand over the dataset itself; a loader that knows its rank needs no batches()",
+    )
+
+
+def _check_size(asked: int | None, own: int | None) -> None:
+    if asked not in (None, own):
         raise WrongCommand(
-            f"worker.batches(DataLoader) with a {type(data.sampler).__name__}",
-            why="its choice of samples cannot be split among ranks",
-            remedy="a DistributedSampler, or hand over the dataset itself",
+            f"worker.batches(..., batch_size={asked})",
+            why="the data comes in batches" + ("" if own is None else f" of {own}"),
+            remedy="leave batch_size out, and set it where the batches are made",
         )
-    shuffle = isinstance(data.sampler, RandomSampler)
-    return _indexed(data, batch_size or data.batch_size, view, epochs, seed, shuffle)
 
 
 def _indexed(loader: Any, batch_size: int, view: View, epochs: range, seed: int, shuffle: bool) -> Iterator[Any]:
@@ -74,9 +98,8 @@ def _dealt(data: Any, view: View, epochs: range) -> Iterator[Any]:
             yield dealt[view.rank]
 
 
-def _sampled(loader: Any, epochs: range) -> Iterator[Any]:
-    """The user's own distributed sampler decides; its epoch is set only when there is more than one."""
+def _sampled(loader: Any, sampler: Any, epochs: range) -> Iterator[Any]:
+    """The user's own distributed sampler decides, told of the epoch."""
     for epoch in epochs:
-        if len(epochs) > 1:
-            loader.sampler.set_epoch(epoch)
+        sampler.set_epoch(epoch)
         yield from loader

@@ -24,6 +24,7 @@ from paceline.errors import WorkloadError, WrongCommand
 from paceline.protocols import Comm, Exchange
 from paceline.rules.context import Context
 from paceline.rules.crossing import CrossingDuty
+from paceline.train.checks import check_closure, check_known, check_thawed, optimized
 from paceline.train.evaluate import averaged_statistics
 from paceline.train.planning import Planning
 from paceline.train.scaling import LossScale
@@ -77,7 +78,11 @@ class Pace:
         self._hooks: list[Any] = []
         self._log: list[Event] | None = None
         self.on_step: Callable[[], None] | None = None
+        self._defers, self.closed = False, False
         self._device, self._named = device or CpuDevice(), trainable(model)
+        self._frozen = [(name, p) for name, p in model.named_parameters() if not p.requires_grad]
+        self._count = optimized(optimizer)
+        check_known(model, optimizer)
         check_model(axes.compressor, [Slot(name, p.numel(), tuple(p.shape)) for name, p in self._named])
         start_equal(model, comm)
         self._view = View(comm.rank, comm.size, comm.placement)
@@ -163,6 +168,7 @@ class Pace:
         self._micro += 1
         if self._micro < self.accumulate:
             return False
+        self._check_exchanged()
         self._ensure_begun()
         began = self._clock()
         self.duty.leave()
@@ -179,6 +185,10 @@ class Pace:
         self.times = self._times(waited - left, left - began + updated - waited)
         if self._log is not None:
             note_step(self._log, self.steps - committed, left, waited, updated)
+        if self._defers:
+            last = self.finish()  # what crosses the step would meet that of another model
+            self.times.exposed += last.exposed
+            self.times.update += last.update
         self._begin()
         if self.on_step is not None:
             self.on_step()
@@ -194,10 +204,21 @@ class Pace:
     def finish(self) -> StepTimes:
         """Apply what is outstanding of the last step, where a schedule crosses it; then parameters may be read.
 
-        Saving, loading and running the model do so by themselves. Returns the time that it took.
+        Saving, loading and running the model do so by themselves. Between backward and step() gradients that have begun
+        to leave are exchanged now, and step() updates. Returns the time that it took.
         """
         self.duty.finish()
         return self._times(0.0, 0.0)
+
+    @property
+    def under_way(self) -> bool:
+        """Whether gradients have left for a step whose exchange has not ended."""
+        return bool(getattr(self.duty, "under_way", False))
+
+    def defer(self) -> None:
+        """From now on gradients leave in step(), and all that it sends is back when it returns."""
+        self.finish()
+        self._defers = True
 
     def synchronize(self) -> None:
         """Set p.grad to the mean gradient now, as this rank's own memory, to look at it or change it before step()."""
@@ -227,18 +248,24 @@ class Pace:
 
     def _on_grad(self, parameter: Tensor) -> None:
         """Autograd has finished the gradient of one parameter; while accumulating it stays where it is."""
-        if self._micro + 1 >= self.accumulate:
+        if self._micro + 1 >= self.accumulate and not self._defers:
             self._ensure_begun()
             self.duty.on_grad(parameter)
 
+    def _check_exchanged(self) -> None:
+        """What the optimizer updates is exchanged: only what was frozen or not there at wrap may have changed that."""
+        if optimized(self.optimizer) != self._count:
+            check_known(self.model, self.optimizer)
+            self._count = optimized(self.optimizer)
+        thawed = [(name, p) for name, p in self._frozen if p.requires_grad]
+        if thawed:
+            updated = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
+            check_thawed([name for name, p in thawed if id(p) in updated])
+
     def _step_with(self, closure: Callable[[], Tensor]) -> bool:
         """For optimizers that evaluate the model again (LBFGS): each evaluation is exchanged, its loss averaged."""
-        if self.accumulate > 1 or self.loss_scale is not None:
-            raise WrongCommand(
-                "step(closure) with accumulate or loss_scale",
-                why="the optimizer decides how often the closure runs",
-                remedy="wrap(...) without them",
-            )
+        check_closure(self.accumulate, self.loss_scale)
+        self._check_exchanged()
         self._ensure_begun()
         self.duty.update_with(closure)
         self.steps += 1
@@ -287,6 +314,7 @@ class Pace:
         self.duty.restore(state["rule"])
 
     def close(self) -> None:
+        self.closed = True
         self.duty.close()
         for hook in self._hooks:
             hook.remove()

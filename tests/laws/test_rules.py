@@ -243,8 +243,6 @@ def over_window(comm, rule, exchange, steps=60, **axes):
     pace = pace_of(comm, model, optimizer, rule=rule, exchange=exchange, **axes)
     with torch.no_grad():
         model.weight.fill_(float(comm.rank))  # ranks start equal; here they shall not
-    if rule == "push_sum":
-        pace.duty.x = [model.weight.detach().clone()]
     for _ in range(steps):
         (model.weight * 0).sum().backward()
         time.sleep(1e-4 * comm.rank)

@@ -1,6 +1,14 @@
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset, WeightedRandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 from torch.utils.data.distributed import DistributedSampler
 
 from paceline.errors import WrongCommand
@@ -60,6 +68,63 @@ def iter_of(batches):
             return iter(batches)
 
     return DataLoader(Stream(), batch_size=None)
+
+
+class Counting(IterableDataset):
+    """Single samples; one that knows its length is no less a stream."""
+
+    def __iter__(self):
+        return iter([(torch.tensor(k),) for k in range(11)])
+
+    def __len__(self):
+        return 11
+
+
+def test_samples_of_a_stream_are_batched():
+    assert seen(Counting(), 2, batch_size=2) == [[[0, 1], [4, 5]], [[2, 3], [6, 7]]]
+    assert seen(DataLoader(Counting(), 2), 2) == [[[0, 1], [4, 5], [8, 9]], [[2, 3], [6, 7], [10]]]
+    assert seen(Counting(), 2)[1] == [1, 3, 5, 7, 9], "without a batch size it gives batches itself"
+
+
+def test_a_batch_size_that_cannot_be_used_is_refused():
+    sampler = DistributedSampler(NUMBERS, 2, 0)
+    for data in (DataLoader(Counting(), 4), DataLoader(NUMBERS, 4, sampler=sampler), iter([[torch.zeros(4)]])):
+        with pytest.raises(WrongCommand, match=r"batch_size=2\).*the data comes in batches.*leave batch_size out"):
+            seen(data, 2, batch_size=2)
+
+
+class Buckets(BatchSampler):
+    """Batches of similar length, say."""
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"batch_sampler": BatchSampler(RandomSampler(NUMBERS), 5, True)}, "a RandomSampler in its batch_sampler"),
+        ({"batch_sampler": Buckets(SequentialSampler(NUMBERS), 5, True)}, "a Buckets"),
+        ({"batch_size": None, "shuffle": True}, "a RandomSampler"),
+    ],
+    ids=["shuffled batches", "a class of one's own", "shuffled without batching"],
+)
+def test_batches_that_each_rank_would_shuffle_by_itself_are_refused(settings, complaint):
+    with pytest.raises(WrongCommand, match=rf"with {complaint}: its choice.*a DistributedSampler, or hand over"):
+        seen(DataLoader(NUMBERS, **settings), 2)
+
+
+def test_batches_in_one_order_are_dealt_and_a_distributed_sampler_may_be_in_a_batch_sampler():
+    ordered = DataLoader(NUMBERS, batch_sampler=BatchSampler(SequentialSampler(NUMBERS), 5, True))
+    assert seen(ordered, 2)[1][0] == [5, 6, 7, 8, 9]
+    sampler = BatchSampler(DistributedSampler(NUMBERS, 2, 1, shuffle=False), 5, True)
+    assert seen(DataLoader(NUMBERS, batch_sampler=sampler), 2)[0][0] == [1, 3, 5, 7, 9]
+
+
+def test_a_distributed_sampler_is_told_of_every_epoch():
+    sampler = DistributedSampler(NUMBERS, 2, 0)
+    loader = DataLoader(NUMBERS, 25, sampler=sampler)
+    first, second = seen(loader, 1, epochs=range(2))[0]
+    assert first != second
+    assert seen(loader, 1, epochs=range(1)) == [[first]]
+    assert seen(loader, 1, epochs=range(1, 2)) == [[second]]
 
 
 def test_a_dataset_without_a_batch_size_is_an_error():

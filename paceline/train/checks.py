@@ -1,0 +1,48 @@
+"""What a user's loop may not do: each is an error before ranks drift apart in silence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from paceline.errors import WorkloadError, WrongCommand
+from paceline.train.scaling import LossScale
+
+
+def optimized(optimizer: torch.optim.Optimizer) -> int:
+    """How many parameters an optimizer has."""
+    return sum(len(group["params"]) for group in optimizer.param_groups)
+
+
+def check_known(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """An optimizer may leave parameters of the model out, but not have others, which nobody would exchange."""
+    known = {id(parameter) for parameter in model.parameters()}
+    strange = [p for group in optimizer.param_groups for p in group["params"] if id(p) not in known]
+    if strange:
+        shapes = ", ".join(str(tuple(p.shape)) for p in strange[:3])
+        raise WrongCommand(
+            f"{type(optimizer).__name__} has parameters that {type(model).__name__} has not, of shape {shapes}",
+            why="only the model is exchanged, so they would differ among ranks",
+            remedy="make them parameters of the model, or wrap a module that holds both",
+        )
+
+
+def check_thawed(names: Sequence[str]) -> None:
+    """What was frozen at wrap has no place in the exchange."""
+    if names:
+        raise WorkloadError(
+            f"{names[0]} wants a gradient now, and was frozen at wrap",
+            why=f"{len(names)} such parameters would be updated on each rank with its own gradient",
+            remedy="wrap first and freeze after that: then they may be unfrozen at any time",
+        )
+
+
+def check_closure(accumulate: int, loss_scale: LossScale | None) -> None:
+    if accumulate > 1 or loss_scale is not None:
+        raise WrongCommand(
+            "step(closure) with accumulate or loss_scale",
+            why="the optimizer decides how often the closure runs",
+            remedy="wrap(...) without them",
+        )

@@ -1,0 +1,234 @@
+"""Ranks match what they send by its order, also where a parameter is unused on some of them."""
+
+import time
+
+import pytest
+import torch
+from torch import nn
+
+from paceline import calls, joining
+from paceline.comm.thread import run_ranks
+from paceline.engine.device import CpuDevice
+from paceline.errors import WorkloadError, WrongCommand
+from tests.train.problems import flat
+
+WIDE = 64
+SCHEDULES = ["fusion", "wfbp", "dear", "priority"]
+
+
+class Branches(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = ones(), ones()
+
+    def forward(self, x, both):
+        return self.a(x) + (self.b(x) if both else 0)
+
+
+def ones():
+    layer = nn.Linear(WIDE, 1, bias=False)
+    nn.init.ones_(layer.weight)
+    return layer
+
+
+def on_ranks(work, size=2):
+    def body(comm):
+        worker = joining.Worker(comm, CpuDevice())
+        joining._current.set(worker)
+        try:
+            return work(worker)
+        finally:
+            joining._current.set(None)
+
+    return run_ranks(size, body)
+
+
+def wrapped(model, lr=0.1, **choices):
+    return joining.wrap(model, torch.optim.SGD(model.parameters(), lr=lr), **choices)
+
+
+def loss_at(model, worker, step):
+    """On rank 1, b is unused from the second step on."""
+    return model(torch.full((1, WIDE), (step + 1.0) * (worker.rank + 1)), worker.rank == 0 or step == 0).sum() / WIDE
+
+
+def branches(between, *, slow=None, steps=8, **choices):
+    """Losses that were averaged, and weights, of a run that looks at the loss between backward and step or after it."""
+
+    def work(worker):
+        model = Branches()
+        pace, seen = wrapped(model, **choices), []
+        for step in range(steps):
+            for _ in range(choices.get("accumulate", 1)):
+                loss = loss_at(model, worker, step)
+                loss.backward()
+                if worker.rank == slow:
+                    time.sleep(0.01)
+                if between:
+                    seen.append(between(pace, loss))
+                pace.step()
+                if not between:
+                    seen.append(mean_of(pace, loss))
+        pace.finish()
+        return seen, flat(model).tolist()
+
+    return on_ranks(work)
+
+
+def mean_of(pace, loss):
+    return calls.allreduce(loss.detach()).item()
+
+
+@pytest.mark.parametrize("slow", [0, 1])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_collective_between_backward_and_step_changes_nothing(schedule, slow):
+    expected = branches(None, schedule=schedule)
+    assert branches(mean_of, slow=slow, schedule=schedule) == expected
+    assert expected[0] == expected[1]
+
+
+@pytest.mark.parametrize("choices", [{"accumulate": 2}, {"clip_norm": 0.5}, {"compress": "cast(fp16)"}], ids=str)
+def test_so_it_is_with_other_choices(choices):
+    expected = branches(None, **choices)
+    assert branches(mean_of, slow=1, **choices) == expected
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_saving_finishing_and_synchronize_may_come_between_too(schedule):
+    def busy(pace, loss):
+        pace.state_dict()
+        pace.finish()
+        with pace.averaged():
+            mean = mean_of(pace, loss)
+        pace.synchronize()
+        pace.finish()
+        return mean
+
+    expected = branches(None, schedule=schedule)
+    for (seen, weights), (plain, others) in zip(branches(busy, schedule=schedule), expected, strict=True):
+        assert seen == pytest.approx(plain)
+        assert weights == pytest.approx(others)
+
+
+def test_a_closure_may_call_a_collective():
+    def work(worker):
+        model = Branches()
+        pace = joining.wrap(model, torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3))
+        seen = []
+
+        def closure():
+            loss = loss_at(model, worker, len(seen)) ** 2
+            loss.backward()
+            seen.append(mean_of(pace, loss))
+            return loss
+
+        for _ in range(2):
+            pace.step(closure)
+        return seen, flat(model).tolist()
+
+    first, second = on_ranks(work)
+    assert first == second
+
+
+def test_a_gradient_that_comes_after_the_exchange_is_told():
+    def work(worker):
+        model = Branches()
+        pace = wrapped(model)
+        model.a(torch.ones(1, WIDE)).sum().backward()
+        pace.finish()
+        model.b(torch.ones(1, WIDE)).sum().backward()
+
+    with pytest.raises(WorkloadError, match=r"b.weight got a gradient too late for step 0"):
+        on_ranks(work)
+
+
+@pytest.mark.parametrize("schedule", ["fusion", "dear"])
+def test_a_checkpoint_may_be_loaded_between_backward_and_step(schedule):
+    def work(worker):
+        model = Branches()
+        pace = wrapped(model, schedule=schedule)
+        for step in range(6):
+            loss_at(model, worker, step).backward()
+            pace.step()
+        state = pace.state_dict()
+        loss_at(model, worker, 6).backward()
+        pace.load_state_dict(state)
+        loss_at(model, worker, 7).backward()
+        pace.step()
+        pace.finish()
+        return flat(model).tolist(), pace.steps
+
+    first, second = on_ranks(work)
+    assert first == second
+    assert first[1] == 7
+
+
+@pytest.mark.parametrize("schedule", ["fusion", "dear"])
+def test_a_step_that_one_rank_gives_up_does_not_hold_its_end_up(schedule):
+    def work(worker):
+        model = Branches()
+        pace = wrapped(model, schedule=schedule)
+        for step in range(6):
+            loss_at(model, worker, step).backward()
+            pace.step()
+        pace.finish()
+        if worker.first:
+            model.b(torch.ones(1, WIDE)).sum().backward()
+        worker.close()
+        return pace.steps
+
+    assert on_ranks(work) == [6, 6]
+
+
+@pytest.mark.parametrize("slow", [0, 1, None])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_two_models_of_which_a_rank_leaves_one_out(schedule, slow):
+    def work(worker):
+        a, b = ones(), ones()
+        paces = [wrapped(a, schedule=schedule), wrapped(b, schedule=schedule)]
+        for step in range(8):
+            x = torch.full((1, WIDE), (step + 1.0) * (worker.rank + 1))
+            y = b(x) + (a(x) if worker.rank == 0 or step == 0 else 0)
+            (y.sum() / WIDE).backward()
+            if worker.rank == slow:
+                time.sleep(0.01)
+            mean = calls.allreduce(torch.tensor([worker.rank + step * 1.0])).item()
+            assert mean == step + 0.5
+            for pace in paces:
+                pace.step()
+        return flat(b).tolist(), flat(a).tolist()
+
+    together = branches(None, schedule=schedule)[0][1]
+    for b, a in on_ranks(work):
+        assert b == pytest.approx(together[:WIDE])  # which is used on every rank, as b is here
+        assert a == pytest.approx(together[WIDE:])
+
+
+def test_gradients_of_several_models_leave_in_step_and_those_of_one_in_backward():
+    def work(worker):
+        def left_in_backward(model, pace):
+            model(torch.ones(1, WIDE)).sum().backward()
+            left = model.weight.grad is None
+            pace.step()
+            return left
+
+        a, b = ones(), ones()
+        first = wrapped(a)
+        found = [left_in_backward(a, first)]
+        second = wrapped(b)
+        found += [left_in_backward(a, first), left_in_backward(b, second)]
+        first.close()
+        second.close()
+        return [*found, left_in_backward(a, wrapped(a))]
+
+    assert on_ranks(work) == [[True, False, False, True]] * 2
+
+
+def test_a_model_is_wrapped_once():
+    def work(worker):
+        model = Branches()
+        wrapped(model)
+        wrapped(nn.Sequential(model.b))
+
+    with pytest.raises(WrongCommand, match=r"wrap of Sequential: its 0.weight is wrapped already.*close\(\)"):
+        on_ranks(work, size=1)

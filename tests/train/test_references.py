@@ -1,0 +1,122 @@
+"""References step through a user's own loop as a pace does."""
+
+import contextlib
+
+import pytest
+import torch
+from torch import nn
+
+from paceline.comm.thread import run_ranks
+from paceline.engine.device import CpuDevice
+from paceline.errors import WrongCommand
+from paceline.references import ddp
+from paceline.references.limit import Limit
+from paceline.train.scaling import LossScale
+from tests.train.problems import batches, flat, loss_of, mlp
+
+
+class Unexchanged(nn.Module):
+    """Takes the place of torch's DDP, which wants a process group."""
+
+    def __init__(self, module, **settings):
+        super().__init__()
+        self.module, self.no_sync = module, contextlib.nullcontext
+
+    def forward(self, *inputs):
+        return self.module(*inputs)
+
+
+@pytest.fixture(params=["limit", "ddp", "own loop"])
+def reference(request, monkeypatch):
+    monkeypatch.setattr(ddp, "DistributedDataParallel", Unexchanged)
+    return {"limit": Limit, "ddp": ddp.Ddp, "own loop": ddp.OwnLoopDdp}[request.param]
+
+
+def stepped(reference, accumulate=1, scaled=False, look=False, **settings):
+    """Weights after four updates on the same batch, which is seen `accumulate` times for each."""
+
+    def work(comm):
+        model = mlp()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        pace = reference(model, optimizer, comm=comm, device=CpuDevice(), accumulate=accumulate, **settings)
+        for x, y in batches(steps=4):
+            for micro in range(accumulate):
+                loss = loss_of(model, x, y)
+                (pace.scaled(loss) if scaled else loss).backward()
+                if look and micro + 1 == accumulate:
+                    pace.synchronize()
+                pace.step()
+        pace.close()
+        return flat(model)
+
+    return run_ranks(1, work)[0]
+
+
+@pytest.mark.parametrize("settings", [{}, {"clip_norm": 0.05}], ids=str)
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("look", [False, True])
+def test_accumulated_gradients_are_averaged_whether_or_not_the_loop_scales_its_loss(reference, scaled, look, settings):
+    once = stepped(reference, **settings)
+    assert (stepped(reference, accumulate=4, scaled=scaled, look=look, **settings) - once).abs().max() < 1e-6
+
+
+def test_a_loss_scale_is_taken_out_once(reference):
+    scaled = stepped(reference, accumulate=2, scaled=True, loss_scale=LossScale(value=1024.0))
+    assert (scaled - stepped(reference)).abs().max() < 1e-6
+
+
+def test_a_closure_is_evaluated_as_often_as_the_optimizer_likes(reference):
+    def train(model, step):
+        for x, y in batches(torch.float64, steps=4):
+            step(lambda x=x, y=y: backward(loss_of(model, x, y)))
+        return flat(model)
+
+    def backward(loss):
+        loss.backward()
+        return loss
+
+    def alone():
+        model = mlp(torch.float64)
+        optimizer = torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=4)
+        return train(model, lambda closure: optimizer.step(lambda: (optimizer.zero_grad(), closure())[1]))
+
+    def work(comm):
+        model = mlp(torch.float64)
+        optimizer = torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=4)
+        pace = reference(model, optimizer, comm=comm, device=CpuDevice())
+        weights = train(model, pace.step)
+        pace.close()
+        return weights, pace.steps
+
+    weights, steps = run_ranks(1, work)[0]
+    assert steps == 4
+    assert torch.equal(weights, alone())
+
+
+def test_ddp_shows_a_closure_the_mean_loss_so_that_ranks_evaluate_as_often(monkeypatch):
+    monkeypatch.setattr(ddp, "DistributedDataParallel", Unexchanged)
+
+    def work(comm):
+        model, seen = nn.Linear(1, 1), []
+        optimizer = torch.optim.LBFGS(model.parameters())
+        optimizer.step = lambda evaluate: seen.append(evaluate().item())
+        pace = ddp.Ddp(model, optimizer, comm=comm, device=CpuDevice())
+        pace.step(lambda: torch.tensor(comm.rank + 1.0))
+        pace.close()
+        return seen
+
+    assert run_ranks(2, work) == [[1.5]] * 2
+
+
+def test_a_closure_while_accumulating_is_refused_as_a_pace_does(reference):
+    def work(comm):
+        model = nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        pace = reference(model, optimizer, comm=comm, device=CpuDevice(), accumulate=2)
+        try:
+            pace.step(lambda: torch.zeros(1))
+        finally:
+            pace.close()
+
+    with pytest.raises(WrongCommand, match=r"step\(closure\) with accumulate"):
+        run_ranks(1, work)
