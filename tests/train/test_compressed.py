@@ -181,3 +181,19 @@ def test_what_a_compressor_owed_is_not_dropped_without_a_word():
     data = list(batches(steps=2))
     with pytest.raises(WrongCommand, match=r"the saved state of compressor feedback\(topk\): this run has none"):
         run_ranks(1, lambda comm: train(comm, "none", data, train(comm, "feedback(topk)", data)))
+
+
+@pytest.mark.parametrize("column_major", [False, True])
+def test_powersgd_takes_rows_and_columns_as_they_lie_in_memory(column_major):
+    left, right = torch.linspace(-1, 1, 20), torch.linspace(2, 1, 16)
+
+    def work(comm):
+        model = torch.nn.Linear(16, 20, bias=False)
+        model.weight = torch.nn.Parameter(torch.zeros(16, 20).t() if column_major else torch.zeros(20, 16))
+        pace = pace_of(comm, model, torch.optim.SGD(model.parameters(), lr=1.0), "powersgd(rank=1)", "bsp")
+        (left @ model(right)).backward()
+        pace.step()
+        return model.weight.detach().clone()
+
+    found = run_ranks(1, work)[0]
+    assert torch.allclose(found, -torch.outer(left, right), atol=1e-4)
