@@ -18,6 +18,7 @@ from paceline.comm.hook import exchange_bucket
 from paceline.comm.torchdist import around_process_group
 from paceline.compose import OWN, Machine, compose
 from paceline.compressors.codec import check_model
+from paceline.engine.arena import sides_of
 from paceline.exchanges.allreduce import AllReduce
 from paceline.protocols import Codec, Comm, Compressor
 from paceline.run import Run
@@ -73,7 +74,7 @@ class Buckets:
             self._kept = self.state()
             self._bound.clear()
         if index not in self._bound:
-            slots = tuple(Slot(self._name(p), p.numel(), tuple(p.shape)) for p in parameters)
+            slots = tuple(Slot(self._name(p), p.numel(), sides_of(p)) for p in parameters)
             codec = self._compressor.bind(Layout(slots, buffer.itemsize), self._comm, buffer.dtype, False)
             if codec is not None and self._kept:
                 codec.restore(self._kept)

@@ -44,7 +44,7 @@ class Arena:
 
     def _lay_out(self, names: Sequence[str], likes: Sequence[Tensor]) -> None:
         self._names, self._likes = list(names), list(likes)
-        slots = tuple(Slot(name, like.numel(), _sides(like)) for name, like in zip(names, likes, strict=True))
+        slots = tuple(Slot(name, like.numel(), sides_of(like)) for name, like in zip(names, likes, strict=True))
         self.layout = Layout(slots, self.dtype.itemsize, tail=self._tail)
         self.codec: Codec | None = self._compressor.bind(self.layout, self._comm, self.dtype, self._shares)
 
@@ -85,7 +85,7 @@ def _shaped(flat: Tensor, like: Tensor) -> Tensor:
     return flat.as_strided(like.shape, like.stride(), flat.storage_offset())
 
 
-def _sides(like: Tensor) -> tuple[int, ...]:
+def sides_of(like: Tensor) -> tuple[int, ...]:
     """In the order of memory, slowest first: what lies in the arena is a matrix of these rows and columns."""
     if like.is_contiguous() or not _dense(like):
         return tuple(like.shape)
