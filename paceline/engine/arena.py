@@ -89,7 +89,7 @@ def sides_of(like: Tensor) -> tuple[int, ...]:
     """In the order of memory, slowest first: what lies in the arena is a matrix of these rows and columns."""
     if like.is_contiguous() or not _dense(like):
         return tuple(like.shape)
-    return tuple(like.shape[side] for side in sorted(range(like.dim()), key=lambda side: -like.stride(side)))
+    return tuple(like.shape[side] for side in sorted(range(like.dim()), key=like.stride, reverse=True))
 
 
 def _dense(tensor: Tensor) -> bool:
