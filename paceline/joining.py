@@ -29,7 +29,7 @@ from paceline.compose import Machine, compose
 from paceline.engine.device import Device, find
 from paceline.errors import WrongCommand
 from paceline.run import Run
-from paceline.sources.loader import shares
+from paceline.sources.loader import shares, told_epoch
 from paceline.train.pace import Pace
 from paceline.train.recipe import written
 from paceline.train.scaling import LossScale
@@ -79,18 +79,23 @@ class Worker:
         `epoch` is the first epoch, which decides the order; without it a call goes on where the last one ended.
         """
         view = View(self.rank, self.size, self._comm.placement)
-        first = self._epochs.get(id(data), (data, 0))[1] if epoch is None else epoch
+        first = self._next_epoch(data) if epoch is None else epoch
         self._epochs[id(data)] = (data, first + epochs)
         for batch in shares(data, view, batch_size=batch_size, epochs=range(first, first + epochs), seed=seed):
             self.dealt = (self.dealt[0] + 1, self.dealt[1] + _count(batch))
             yield self.device.place(batch)
 
+    def _next_epoch(self, data: Any) -> int:
+        """After the last one of these data; or what somebody has told their DistributedSampler since."""
+        after, told = self._epochs.get(id(data), (data, 0))[1], told_epoch(data)
+        return after if told is None or told == after - 1 else told
+
     def check_apart(self, model: torch.nn.Module) -> None:
-        """A parameter belongs to one wrapped model."""
+        """A parameter that is trained belongs to one wrapped model."""
         self._paces = [pace for pace in self._paces if not pace.closed]
-        taken = {id(parameter) for pace in self._paces for parameter in pace.model.parameters()}
+        taken = {id(parameter) for pace in self._paces for parameter in pace.trained}
         for name, parameter in model.named_parameters():
-            if id(parameter) in taken:
+            if parameter.requires_grad and id(parameter) in taken:
                 raise WrongCommand(
                     f"wrap of {type(model).__name__}",
                     why=f"its {name} is wrapped already, and two would exchange one gradient",

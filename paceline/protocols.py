@@ -287,6 +287,9 @@ class Duty(Protocol):
     def on_grad(self, parameter: Tensor) -> None:
         """Backward has finished the gradient of a parameter."""
 
+    def on_held(self, parameter: Tensor) -> None:
+        """The same where gradients leave in step() only."""
+
     def leave(self) -> None:
         """Backward is over: what leaves now, leaves."""
 

@@ -157,3 +157,23 @@ def test_a_bucket_of_ddp_without_a_matrix_of_that_rank_travels_as_it_is():
 
     for mean in run_ranks(2, work):
         assert torch.equal(mean, torch.arange(2048.0) * 1.5)
+
+
+def test_an_epoch_that_a_distributed_sampler_was_told_is_not_overwritten():
+    data = torch.utils.data.TensorDataset(torch.arange(20))
+    sampler = torch.utils.data.DistributedSampler(data, 1, 0)
+    loader = torch.utils.data.DataLoader(data, 5, sampler=sampler)
+
+    def work(comm):
+        worker = joining.Worker(comm, CpuDevice())
+        seen = []
+        for epoch in (5, 6, 9):
+            sampler.set_epoch(epoch)
+            list(worker.batches(loader))
+            seen.append(sampler.epoch)
+        for _ in range(2):
+            list(worker.batches(loader))
+            seen.append(sampler.epoch)
+        return seen
+
+    assert run_ranks(1, work) == [[5, 6, 9, 10, 11]]

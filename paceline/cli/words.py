@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
 from paceline.errors import UnknownName, WrongCommand
+from paceline.strategies import STRATEGIES
 
 COMPRESSORS = {
     "topk": "topk(ratio=0.001)",
@@ -79,6 +80,8 @@ def settings_of(
             del found[name]
         elif name in flags and str(flags[name]) != said.value:
             _refuse(said.word, f"--{name.replace('_', '-')} {flags[name]}")
+        elif not said.weight and "strategy" in flags:
+            _refuse(said.word, f"--strategy {flags['strategy']}")
     for difference in _differences(found):
         note(difference)
     return {name: said.value for name, said in found.items()}
@@ -86,7 +89,9 @@ def settings_of(
 
 def _says_otherwise(flags: Mapping[str, Any]) -> bool:
     """Whether a flag says what is fused, and that is not what mgwfbp=0 rules out."""
-    return not str(flags.get("schedule", "")).startswith("mgwfbp") and bool({"schedule", "strategy"} & set(flags))
+    named = STRATEGIES.get(str(flags.get("strategy")))
+    schedule = str(flags.get("schedule") or (named.schedule if named else ""))
+    return not schedule.startswith("mgwfbp") and bool({"schedule", "strategy"} & set(flags))
 
 
 def _differences(found: Mapping[str, Said]) -> Iterator[str]:

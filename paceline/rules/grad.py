@@ -20,6 +20,8 @@ from paceline.types import Lane
 if TYPE_CHECKING:
     from torch import Tensor
 
+OUTSIDE = -1  # of backward, as autograd numbers its tasks
+
 
 @dataclass(frozen=True)
 class Grad(Member):
@@ -52,6 +54,7 @@ class GradDuty:
         import torch
 
         self._multiply, self._norm, self._empty = torch.mul, torch.linalg.vector_norm, torch.empty_like
+        self._graph_task = torch._C._current_graph_task_id
         self.context = context
         self.engine = context.open_lane(Grad.lanes[0], None)
         self._optimizer = context.optimizer
@@ -81,15 +84,23 @@ class GradDuty:
             self.release()
         self._given = False
 
+    def on_held(self, parameter: Tensor) -> None:
+        """Another gradient of a parameter that leaves in step(): it must not be added to the mean."""
+        if self._given:
+            raise self._too_late(self._slots[id(parameter)])
+
+    def _too_late(self, slot: int) -> WorkloadError:
+        return WorkloadError(
+            f"{self.engine.name_of(slot)} got a gradient too late for step {self.steps}",
+            why="a collective, an evaluation or synchronize() after backward has ended its exchange",
+            remedy="have all gradients of a step before that, or call it after step()",
+        )
+
     def on_grad(self, parameter: Tensor) -> None:
         """The gradient of a parameter is complete: it moves into the arena, scaled on the way."""
         slot, fresh = self._slots[id(parameter)], parameter.grad
         if self._ended and slot not in self.engine.arrived:
-            raise WorkloadError(
-                f"{self.engine.name_of(slot)} got a gradient too late for step {self.steps}",
-                why="a collective, an evaluation or synchronize() after backward has ended its exchange",
-                remedy="have all gradients of a step before that, or call it after step()",
-            )
+            raise self._too_late(slot)
         if slot in self.engine.arrived:
             raise WorkloadError(
                 f"{self.engine.name_of(slot)} got a second gradient at step {self.steps}",
@@ -119,8 +130,11 @@ class GradDuty:
         return not self._ended and bool(self.engine.arrived)
 
     def finish(self) -> None:
-        """What has begun to leave is exchanged to its end, so that ranks are at the same call; step() updates."""
-        if self.under_way:
+        """What has begun to leave is exchanged to its end, so that ranks are at the same call; step() updates.
+
+        Not inside backward, where more is to come: a collective there (SyncBatchNorm) takes its place among the others.
+        """
+        if self.under_way and self._graph_task() == OUTSIDE:
             self._end()
 
     def _end(self) -> None:

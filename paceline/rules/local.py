@@ -49,6 +49,9 @@ class LocalDuty:
     def begin(self) -> None:
         """A step begins: forward is about to run."""
 
+    def on_held(self, parameter: Tensor) -> None:
+        """Gradients stay where they are in any case."""
+
     def on_grad(self, parameter: Tensor) -> None:
         """The gradient stays where it is; what is under way may go on meanwhile."""
         self.context.comm.progress()
@@ -116,7 +119,7 @@ class LocalDuty:
         comm.broadcast(step, 0, "the step of the checkpoint").wait()
         in_step = self.context.exchange.asynchronous or int(step) == state["steps"]
         own = in_step and (state.get("rank"), state.get("size")) == (comm.rank, comm.size)
-        vote = self._torch.tensor([float(own)])
+        vote = self._torch.tensor([float(own)], device=self.parameters[0].device)
         votes = self._torch.empty_like(vote)
         comm.all_sum(vote, votes, "whose state is restored").wait()
         agreed = int(votes) == comm.size

@@ -206,6 +206,9 @@ class ServerDuty:
                 self._channel.push("begin", unit, chunk, arena.source[part], arena.result[part]).wait()
         self._placed = True
 
+    def on_held(self, parameter: Tensor) -> None:
+        """Nothing has been given out: gradients add up."""
+
     def on_grad(self, parameter: Tensor) -> None:
         if not self._begun:
             self._begin()

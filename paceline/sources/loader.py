@@ -98,6 +98,14 @@ def _dealt(data: Any, view: View, epochs: range) -> Iterator[Any]:
             yield dealt[view.rank]
 
 
+def told_epoch(data: Any) -> int | None:
+    """The epoch that the DistributedSampler of a loader is set to, if it has one."""
+    from torch.utils.data.distributed import DistributedSampler
+
+    samplers = (getattr(data, "sampler", None), getattr(getattr(data, "batch_sampler", None), "sampler", None))
+    return next((int(sampler.epoch) for sampler in samplers if isinstance(sampler, DistributedSampler)), None)
+
+
 def _sampled(loader: Any, sampler: Any, epochs: range) -> Iterator[Any]:
     """The user's own distributed sampler decides, told of the epoch."""
     for epoch in epochs:

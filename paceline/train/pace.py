@@ -211,6 +211,11 @@ class Pace:
         return self._times(0.0, 0.0)
 
     @property
+    def trained(self) -> list[nn.Parameter]:
+        """The parameters that are exchanged: those that wanted gradients at wrap."""
+        return [parameter for _, parameter in self._named]
+
+    @property
     def under_way(self) -> bool:
         """Whether gradients have left for a step whose exchange has not ended."""
         return bool(getattr(self.duty, "under_way", False))
@@ -248,9 +253,13 @@ class Pace:
 
     def _on_grad(self, parameter: Tensor) -> None:
         """Autograd has finished the gradient of one parameter; while accumulating it stays where it is."""
-        if self._micro + 1 >= self.accumulate and not self._defers:
-            self._ensure_begun()
-            self.duty.on_grad(parameter)
+        if self._micro + 1 < self.accumulate:
+            return
+        if self._defers:
+            self.duty.on_held(parameter)
+            return
+        self._ensure_begun()
+        self.duty.on_grad(parameter)
 
     def _check_exchanged(self) -> None:
         """What the optimizer updates is exchanged: only what was frozen or not there at wrap may have changed that."""

@@ -3,6 +3,7 @@
 import pytest
 
 from paceline.cli.options import run_from
+from paceline.cli.words import settings_of
 from paceline.compose import MENUS, compose
 from paceline.errors import WrongCommand
 
@@ -128,3 +129,9 @@ def test_what_does_not_apply_is_noted(word, capsys):
 def test_a_number_that_is_none_is_told():
     with pytest.raises(WrongCommand, match="threshold=many: many is not a whole number"):
         asked("threshold=many")
+
+
+def test_no_merging_beside_a_strategy_that_merges_is_refused():
+    with pytest.raises(WrongCommand, match=r"mgwfbp=0.*--strategy mg_wfbp"):
+        settings_of(["mgwfbp=0"], lambda _: None, {"strategy": "mg_wfbp"})
+    assert settings_of(["mgwfbp=0"], lambda _: None, {"strategy": "horovod"}) == {}

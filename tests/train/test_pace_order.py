@@ -232,3 +232,57 @@ def test_a_model_is_wrapped_once():
 
     with pytest.raises(WrongCommand, match=r"wrap of Sequential: its 0.weight is wrapped already.*close\(\)"):
         on_ranks(work, size=1)
+
+
+class Averaged(torch.autograd.Function):
+    """The mean over ranks, in forward and in backward, as layers that normalize over ranks have it."""
+
+    @staticmethod
+    def forward(context, x):
+        return calls.allreduce(x)
+
+    @staticmethod
+    def backward(context, gradient):
+        return calls.allreduce(gradient)
+
+
+@pytest.mark.parametrize("schedule", ["fusion", "wfbp"])
+def test_a_collective_inside_backward_takes_its_place(schedule):
+    def work(worker):
+        first, last = ones(), nn.Linear(1, 1)
+        nn.init.ones_(last.weight)
+        model = nn.Sequential(first, last)
+        pace = wrapped(model, schedule=schedule)
+        for _ in range(3):
+            last(Averaged.apply(first(torch.full((1, WIDE), worker.rank + 1.0) / WIDE))).sum().backward()
+            pace.step()
+        return flat(model).tolist()
+
+    one, two = on_ranks(work)
+    assert one == two
+    assert one[0] != 1.0
+
+
+def test_models_may_share_what_is_frozen():
+    def work(worker):
+        backbone, heads = ones().requires_grad_(False), (nn.Linear(1, 1), nn.Linear(1, 1))
+        paces = [wrapped(nn.Sequential(backbone, head)) for head in heads]
+        for head, pace in zip(heads, paces, strict=True):
+            head(backbone(torch.ones(1, WIDE))).sum().backward()
+            assert pace.step()
+        return flat(heads[1]).tolist()
+
+    one, two = on_ranks(work)
+    assert one == two
+
+
+def test_with_several_models_a_gradient_after_synchronize_is_told_too():
+    def work(worker):
+        a, b = ones(), ones()
+        first, _ = wrapped(a), wrapped(b)
+        a(torch.ones(1, WIDE)).sum().backward()
+        first.synchronize()
+        (a(torch.ones(1, WIDE)) + b(torch.ones(1, WIDE))).sum().backward()
+
+    with pytest.raises(WorkloadError, match="weight got a gradient too late for step 0"):
+        on_ranks(work, size=1)
