@@ -200,7 +200,8 @@ def test_a_conclusion_is_true_false_or_undecided_by_intervals():
         return elasticdl.ordered(ratios(1.5, 1.9, 1.7, **kwargs), sizes, "M", rising=False)
 
     assert judged().startswith("true here")
-    assert judged(width=0.3).startswith("not decided: intervals overlap")
+    assert judged(width=0.3).startswith("not decided: the difference may be chance")
+    assert elasticdl.ordered(ratios(1.9, 1.9, 1.91), sizes, "M", rising=False).startswith("false here"), "level"
     assert judged(repeats=4).startswith("not decided: too few fresh starts")
     assert elasticdl.ordered(ratios(1.9, 1.5, 1.7), sizes, "M", rising=False).startswith("false here")
     assert elasticdl.ordered(ratios(1.9, 1.7, 1.5), {**sizes, "resnet50": None}, "M", rising=False).startswith(

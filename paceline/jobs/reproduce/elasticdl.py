@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean
@@ -18,6 +19,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "image_compression": {"model": "image_compression"},
 }
 WORKERS = (1, 2, 3)  # that every model is run on here, published or not
+LEVEL = 0.1  # of a speed-up; less is no difference
 SLOW_UPDATE = 0.1  # of a step; an update reads and writes the model once, which should take less
 
 
@@ -107,9 +109,9 @@ def _seconds(cell: Cell | None) -> Interval | None:
 
 
 def ordered(cells: Mapping[str, Cell | None], by: Mapping[str, Interval | None], what: str, *, rising: bool) -> str:
-    """Whether speed-ups on two workers are in the order that was claimed.
+    """Whether speed-ups on two workers are in the order that was claimed: each above the one before.
 
-    Intervals that overlap decide nothing, and neither do fewer than ENOUGH starts.
+    A claim fails where one surely falls, or surely changes by less than LEVEL. Fewer than ENOUGH starts decide nothing.
     """
     known = [(value, m, cell.ratio) for m, cell in cells.items() if cell and cell.ratio and (value := by[m])]
     if len(known) < len(cells):
@@ -118,25 +120,30 @@ def ordered(cells: Mapping[str, Cell | None], by: Mapping[str, Interval | None],
     told = ", ".join(f"{model} {value.centre:.3g} {what} {ratio.centre:.2f}x" for value, model, ratio in known)
     if any(cell.repeats < ENOUGH for cell in cells.values() if cell):
         return f"not decided: too few fresh starts, {ENOUGH} are needed ({told})"
-    causes = pairwise(value for value, _, _ in known)
-    if any(_below(a, b) is None for a, b in causes):
+    if any(_change(a, b) in ("level", "unsure") for a, b in pairwise(value for value, _, _ in known)):
         return f"not decided: {what} cannot be told apart ({told})"
-    follows = [_below(a, b) for a, b in pairwise(ratio for _, _, ratio in known)]
-    if all(follows):
+    changes = {_change(a, b) for a, b in pairwise(ratio for _, _, ratio in known)}
+    if changes == {"rises"}:
         return f"true here ({told})"
-    if False in follows:
+    if changes & {"falls", "level"}:
         return f"false here ({told})"
-    return f"not decided: intervals overlap ({told})"
+    return f"not decided: the difference may be chance ({told})"
 
 
-def _below(a: Interval, b: Interval) -> bool | None:
-    """Whether a lies below b; None where that cannot be told."""
-    ends = [
-        (side.centre, side.centre) if side.low is None or side.high is None else (side.low, side.high)
-        for side in (a, b)
-    ]
-    (low, high), (other_low, other_high) = ends
-    return True if high < other_low else False if low > other_high else None
+def _change(a: Interval, b: Interval) -> str:
+    """From a to b: rises, falls, level, or unsure. Errors of two independent figures add up by squares."""
+    change = math.log(b.centre / a.centre)
+    error = math.hypot(*(_error(side) for side in (a, b)))
+    if abs(change) > error:
+        return "rises" if change > 0 else "falls"
+    return "level" if abs(change) + error < math.log1p(LEVEL) else "unsure"
+
+
+def _error(side: Interval) -> float:
+    """Half an interval on the scale of logarithms; none of a figure that is exact."""
+    if side.low is None or side.high is None:
+        return 0.0
+    return (math.log(side.high) - math.log(side.low)) / 2 if side.low > 0 else math.inf
 
 
 def _update(alone: dict[str, Cell | None]) -> str:
