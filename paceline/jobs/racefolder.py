@@ -137,7 +137,7 @@ def open_folder(plan: RacePlan, runs: Path, *, fresh: bool = False, retry: bool 
     if not fresh:
         for path in sorted(runs.glob("*/race.plan"), reverse=True):
             folder = RaceFolder(path.parent)
-            if _digest(path) == plan.digest and (not folder.done or (retry and bool(folder.incomplete(plan)))):
+            if _digest(path) == plan.digest and (not folder.done or (retry and folder.incomplete(plan))):
                 return folder, True
     return _new(plan, runs), False
 

@@ -52,6 +52,16 @@ def loss_at(model, worker, step):
     return model(torch.full((1, WIDE), (step + 1.0) * (worker.rank + 1)), worker.rank == 0 or step == 0).sum() / WIDE
 
 
+def trained(worker, schedule):
+    """A model after six steps."""
+    model = Branches()
+    pace = wrapped(model, schedule=schedule)
+    for step in range(6):
+        loss_at(model, worker, step).backward()
+        pace.step()
+    return model, pace
+
+
 def branches(between, *, slow=None, steps=8, **choices):
     """Losses that were averaged, and weights, of a run that looks at the loss between backward and step or after it."""
 
@@ -145,11 +155,7 @@ def test_a_gradient_that_comes_after_the_exchange_is_told():
 @pytest.mark.parametrize("schedule", ["fusion", "dear"])
 def test_a_checkpoint_may_be_loaded_between_backward_and_step(schedule):
     def work(worker):
-        model = Branches()
-        pace = wrapped(model, schedule=schedule)
-        for step in range(6):
-            loss_at(model, worker, step).backward()
-            pace.step()
+        model, pace = trained(worker, schedule)
         state = pace.state_dict()
         loss_at(model, worker, 6).backward()
         pace.load_state_dict(state)
@@ -166,11 +172,7 @@ def test_a_checkpoint_may_be_loaded_between_backward_and_step(schedule):
 @pytest.mark.parametrize("schedule", ["fusion", "dear"])
 def test_a_step_that_one_rank_gives_up_does_not_hold_its_end_up(schedule):
     def work(worker):
-        model = Branches()
-        pace = wrapped(model, schedule=schedule)
-        for step in range(6):
-            loss_at(model, worker, step).backward()
-            pace.step()
+        model, pace = trained(worker, schedule)
         pace.finish()
         if worker.first:
             model.b(torch.ones(1, WIDE)).sum().backward()
