@@ -37,9 +37,8 @@ class TorchWork:
     def wait(self, deadline: float | None = None) -> None:
         if self._work is None:
             return
-        seconds = self._comm.deadline if deadline is None else deadline
         try:
-            self._work.wait(timedelta(seconds=seconds))
+            self._work.wait(*self._comm.limit(deadline))
         except RuntimeError as problem:
             raise PeerLost(
                 f"a rank stopped answering rank {self._comm.rank} in {self._what}", why=first_line(problem)
@@ -54,6 +53,12 @@ class TorchWork:
         self.wait()
         return True
 
+    def then(self, after: Callable[[], Any]) -> TorchWork:
+        """One thing more to do at the end."""
+        before = self._after
+        self._after = after if before is None else lambda: (before(), after())
+        return self
+
     def _finish(self) -> None:
         self._work = None
         if self._after is not None:
@@ -66,9 +71,9 @@ class Together:
     def __init__(self, works: Sequence[Any]) -> None:
         self._works = works
 
-    def wait(self, limit: timedelta) -> None:
+    def wait(self, *limit: timedelta) -> None:
         for work in self._works:
-            work.wait(limit)
+            work.wait(*limit)
 
     def is_completed(self) -> bool:
         return all(work.is_completed() for work in self._works)
@@ -83,12 +88,12 @@ class Added:
     def __init__(self, owned: Sequence[tuple[Any, Callable[[], Sequence[Any]]]], rest: Sequence[Any]) -> None:
         self._owned, self._rest = list(owned), list(rest)
 
-    def wait(self, limit: timedelta) -> None:
+    def wait(self, *limit: timedelta) -> None:
         for heard, answer in self._owned:
-            heard.wait(limit)
+            heard.wait(*limit)
             self._rest += answer()
         self._owned = []
-        Together(self._rest).wait(limit)
+        Together(self._rest).wait(*limit)
 
     def is_completed(self) -> bool:
         """Only a look: answering here would take part in the training thread's time."""
@@ -132,6 +137,10 @@ class TorchDist:
     def _device(self) -> torch.device:
         return torch.device("cpu")
 
+    def limit(self, deadline: float | None) -> tuple[timedelta, ...]:
+        """What a work of torch.distributed is told to wait for at most."""
+        return (timedelta(seconds=self.deadline if deadline is None else deadline),)
+
     def all_sum(self, src: Tensor, dst: Tensor, key: object = "") -> TorchWork:
         if not src.numel():
             return TorchWork(self, None, "")
@@ -149,9 +158,7 @@ class TorchDist:
         """For the dtypes that gloo and nccl do not add."""
         wide = src.to(_WIDER[src.dtype])
         total = torch.empty_like(wide)
-        work = self.all_sum(wide, total, key)
-        work._after = lambda: dst.copy_(total)
-        return work
+        return self.all_sum(wide, total, key).then(lambda: dst.copy_(total))
 
     def reduce_scatter(self, src: Tensor, dst: Tensor, key: object = "") -> TorchWork:
         """Everybody sends everybody their range; added in rank order, so that bits do not depend on timing."""
@@ -228,9 +235,7 @@ class TorchDist:
             self._received[self.members[root]] += tensor.nbytes
         sent = dist.broadcast(dense, self.members[root], group=self._group, async_op=True)
         work = self._start("broadcast", key, sent)
-        if dense is not tensor:
-            work._after = lambda: tensor.copy_(dense)
-        return work
+        return work if dense is tensor else work.then(lambda: tensor.copy_(dense))
 
     def mix(self, src: Tensor, dst: Tensor, mixing: Mixing, key: object = "") -> TorchWork:
         """Receives are posted before sends; otherwise gloo's steps have two modes."""
@@ -342,6 +347,24 @@ class GlooComm(TorchDist):
 
 class NcclComm(TorchDist):
     backend = "nccl"
+
+    def limit(self, deadline: float | None) -> tuple[timedelta, ...]:
+        """Only who gives a deadline blocks the host; without one the stream waits, and the group has a limit itself."""
+        return () if deadline is None else super().limit(deadline)
+
+    def all_sum(self, src: Tensor, dst: Tensor, key: object = "") -> TorchWork:
+        return self._on_device(super().all_sum, src, dst, key)
+
+    def all_gather(self, src: Tensor, dst: Tensor, key: object = "") -> TorchWork:
+        return self._on_device(super().all_gather, src, dst, key)
+
+    def _on_device(self, start: Callable[..., TorchWork], src: Tensor, dst: Tensor, key: object) -> TorchWork:
+        """Small tables of the host, such as counts of right answers, travel through memory of the GPU."""
+        device = self._device()
+        if src.device.type == device.type:
+            return start(src, dst, key)
+        there = torch.empty_like(dst, device=device)
+        return start(src.to(device), there, key).then(lambda: dst.copy_(there))
 
     def _device(self) -> torch.device:
         return torch.device("cuda", torch.cuda.current_device())
