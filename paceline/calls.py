@@ -2,7 +2,7 @@
 
 Autograd does not see them: a result has no history, whatever x has.
 
-worker = paceline.joining()
+worker = paceline.join()
 mean = paceline.allreduce(x)
 y = paceline.neighbor_allreduce(x, topology="one_peer(exp2)", step=t)
 y = paceline.neighbor_allreduce(x, self_weight=0.5, src_weights={1: 0.5}, dst_weights={3: 1.0})

@@ -14,7 +14,7 @@ from paceline.types import Axes
 
 
 def contractive_feedback(axes: Axes) -> Iterator[PacelineError]:
-    """R8: feedback needs a contractive inner compressor."""
+    """Feedback needs a contractive inner compressor."""
     inner = getattr(axes.compressor, "inner", None)
     if inner is None or (inner.loss == "lossy" and (inner.contractive or inner.shrinks)):
         return

@@ -99,4 +99,5 @@ class Run(BaseModel):
 
 
 def _written(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    """As short as it can be and still the same number."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

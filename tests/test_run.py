@@ -23,3 +23,8 @@ def test_the_global_batch_is_shared_among_workers_and_backwards():
     assert Run(workers=4, global_batch=64, accumulate=2).per_worker == 8
     assert Run(workers=4, global_batch=64, accumulate=2).samples_per_step == 64
     assert Run(workers=4, batch_size=16).samples_per_step == 64
+
+
+def test_numbers_keep_all_their_digits_in_the_command():
+    run = Run(clip_norm=0.12345678, deadline=1234567.0, cpus=0.3)
+    assert run.text == "paceline run -np 1 --cpus 0.3 --clip-norm 0.12345678 --deadline 1234567"

@@ -25,7 +25,6 @@ class Averaging(Member):
     global_every: int = 0
 
     lanes: ClassVar[tuple[Lane, ...]] = (PARAMETERS,)
-    due: ClassVar[str] = "update"
     same_result: ClassVar[bool] = False
     needs: ClassVar[str] = "doubly stochastic"
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from paceline.errors import WorkloadError
 from paceline.types import Lane
 
 if TYPE_CHECKING:
@@ -34,6 +35,14 @@ class Context:
     private_gradients: bool = False
     clock: Callable[[], float] = time.monotonic  # one for all processes of a host
     open_gates: Callable[[Callable[[Sequence[int]], None]], Gates] | None = None  # where a schedule crosses the step
+
+    def twice(self, name: str, step: int) -> WorkloadError:
+        """What is wrong where a gradient comes that has left already."""
+        return WorkloadError(
+            f"{name} got a second gradient at step {step}",
+            why="backward ran twice before step()",
+            remedy=f"wrap(..., accumulate={self.accumulate + 1}), and step() after each backward",
+        )
 
 
 class Carrier:

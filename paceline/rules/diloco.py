@@ -32,7 +32,6 @@ class Diloco(Member):
     name: ClassVar[str] = "diloco"
     lanes: ClassVar[tuple[Lane, ...]] = (AGREED,)
     leaves: ClassVar[str] = "update"
-    due: ClassVar[str] = "update"
     same_result: ClassVar[bool] = False
     needs: ClassVar[str] = "consensus"
 

@@ -32,7 +32,6 @@ class ExactDiffusion(Member):
     name: ClassVar[str] = "exact_diffusion"
     lanes: ClassVar[tuple[Lane, ...]] = (CORRECTED,)
     leaves: ClassVar[str] = "update"
-    due: ClassVar[str] = "update"
     same_result: ClassVar[bool] = False
     needs: ClassVar[str] = "symmetric"
 

@@ -28,7 +28,6 @@ class Grad(Member):
     name: ClassVar[str] = "grad"
     lanes: ClassVar[tuple[Lane, ...]] = (Lane("gradient", needs_consensus=True, lossy_ok=True, tail="flags"),)
     leaves: ClassVar[str] = "backward"
-    due: ClassVar[str] = "update"
     same_result: ClassVar[bool] = True
 
     needs: ClassVar[str] = "consensus"
@@ -102,11 +101,7 @@ class GradDuty:
         if self._ended and slot not in self.engine.arrived:
             raise self._too_late(slot)
         if slot in self.engine.arrived:
-            raise WorkloadError(
-                f"{self.engine.name_of(slot)} got a second gradient at step {self.steps}",
-                why="backward ran twice before step()",
-                remedy=f"wrap(..., accumulate={self.context.accumulate + 1}), and step() after each backward",
-            )
+            raise self.context.twice(self.engine.name_of(slot), self.steps)
         if fresh is None:
             raise WorkloadError(
                 f"the gradient of {self.engine.name_of(slot)} is gone",

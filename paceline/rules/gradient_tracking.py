@@ -34,7 +34,6 @@ class GradientTracking(Member):
     name: ClassVar[str] = "gradient_tracking"
     lanes: ClassVar[tuple[Lane, ...]] = (PARAMETERS, TRACKERS)
     leaves: ClassVar[str] = "update"
-    due: ClassVar[str] = "update"
     same_result: ClassVar[bool] = False
     needs: ClassVar[str] = "doubly stochastic"
 

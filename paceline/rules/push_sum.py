@@ -29,7 +29,6 @@ class PushSum(Member):
     name: ClassVar[str] = "push_sum"
     lanes: ClassVar[tuple[Lane, ...]] = (MASS,)
     leaves: ClassVar[str] = "update"
-    due: ClassVar[str] = "update"
     same_result: ClassVar[bool] = False
     needs: ClassVar[str] = "neighbors"
 

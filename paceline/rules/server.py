@@ -10,6 +10,7 @@ built on the servers from its name and settings, which travel as text; it must w
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -21,7 +22,7 @@ from paceline.exchanges.ps import service_of
 from paceline.menu import Member
 from paceline.protocols import Codec, Comm, Work
 from paceline.rules.context import Context
-from paceline.types import Chunk, Cluster, Flow, Lane, Unit, View
+from paceline.types import Chunk, Cluster, Lane, Unit, View
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,7 +39,6 @@ class Server(Member):
     name: ClassVar[str] = "server"
     lanes: ClassVar[tuple[Lane, ...]] = (LANE,)
     leaves: ClassVar[str] = "backward"
-    due: ClassVar[str] = "update"
     needs: ClassVar[str] = "servers"
 
     def __post_init__(self) -> None:
@@ -76,10 +76,6 @@ class Pushes:
 
     def check(self, cluster: Cluster) -> None:
         self._exchange.check(cluster)
-
-    def traffic(self, nbytes: int, cluster: Cluster) -> Sequence[Sequence[Flow]]:
-        flows: Sequence[Sequence[Flow]] = self._exchange.traffic(nbytes, cluster)
-        return flows
 
     def join(self, comm: Comm, view: View, lane: Lane) -> PushChannel:
         service = service_of(self._exchange, comm)
@@ -214,6 +210,8 @@ class ServerDuty:
             self._begin()
         slot, fresh = self._slots[id(parameter)], parameter.grad
         assert fresh is not None, "autograd has just filled it"
+        if slot in self.engine.arrived:
+            raise self.context.twice(self.engine.name_of(slot), self.steps)
         if fresh.layout != self.engine.source(slot).layout:
             fresh = fresh.to_dense()
         since = self.engine.glance()
@@ -283,7 +281,7 @@ class ServerDuty:
 
 
 def check_optimizer(optimizer: Any) -> None:
-    """R2, for an optimizer that a user made."""
+    """Of an optimizer that a user made: whether servers can do its work."""
     name = type(optimizer).__name__
     if name not in ELEMENTWISE or not type(optimizer).__module__.startswith("torch.optim"):
         raise WrongCommand(
@@ -305,10 +303,10 @@ def _number(value: Any) -> Any:
 
 
 def largest_lead(pushed: Sequence[Sequence[float]], pulled: Sequence[Sequence[float]]) -> int:
-    """How many steps a worker had finished more than the slowest had pushed, at worst; clocks must be one."""
+    """How many steps a worker had finished more than the slowest had pushed, at worst. Times rise, on one clock."""
     worst = 0
     for times in pulled:
         for done, moment in enumerate(times, start=1):
-            slowest = min(sum(left <= moment for left in others) for others in pushed)
+            slowest = min(bisect_right(others, moment) for others in pushed)
             worst = max(worst, done - slowest)
     return worst

@@ -15,6 +15,7 @@ from paceline.types import Plan, Profile, Seconds
 @dataclass(frozen=True)
 class Bsp(Traits):
     name: ClassVar[str] = "bsp"
+    one_chunk: ClassVar[bool] = True
 
     def plan(self, profile: Profile, seconds: Seconds) -> Plan:
         return Plan((0, profile.layout.numel))

@@ -13,12 +13,14 @@ class Traits(Member):
     decouples      asks the exchange for two phases: reduce-scatter, then all-gather
     measures       plans with layer times and a link, which are measured in the first steps
     cuts_tensors   a cut may lie inside a tensor
+    one_chunk      everything travels as one chunk
     """
 
     crosses_step: ClassVar[bool] = False
     decouples: ClassVar[bool] = False
     measures: ClassVar[bool] = False
     cuts_tensors: ClassVar[bool] = False
+    one_chunk: ClassVar[bool] = False
 
     @property
     def credit_bytes(self) -> int:

@@ -60,7 +60,7 @@ def pairs_up(offsets: tuple[int, ...], size: int) -> bool:
 
 
 def refuse_irregular(text: str, of: Member) -> None:
-    """R6: peers that are taken in turn must be a permutation of the ranks at every step."""
+    """Peers that are taken in turn must be a permutation of the ranks at every step."""
     if not isinstance(of, Circulant):
         raise BadMember(
             text,

@@ -8,7 +8,7 @@ import torch
 from paceline.comm.service import LONGEST_TEXT, Attendant, Order
 from paceline.comm.thread import ThreadComm, ThreadGroup, run_ranks
 from paceline.compose import compose
-from paceline.errors import WrongCommand
+from paceline.errors import WorkloadError, WrongCommand
 from paceline.rules.server import check_optimizer, largest_lead
 from paceline.run import Run
 from paceline.train.pace import Pace
@@ -98,6 +98,8 @@ def test_without_a_bound_the_fast_ones_do_get_ahead():
 def test_the_lead_counts_steps_that_the_slowest_has_not_pushed():
     assert largest_lead([[1.0, 2.0], [1.5, 9.0]], [[1.1, 2.1], [1.6, 9.1]]) == 1
     assert largest_lead([[1.0, 2.0, 3.0], [8.0]], [[1.1, 2.1, 3.1], [8.1]]) == 3
+    steps = [float(step) for step in range(100_000)]  # of a long training: not every step with every other
+    assert largest_lead([steps, steps], [steps, steps]) == 0
 
 
 def test_an_optimizer_that_needs_whole_tensors_is_refused():
@@ -131,6 +133,19 @@ def test_what_needs_the_gradient_is_refused_with_rule_server(call):
 
     with pytest.raises(WrongCommand, match="servers"):
         run_ranks(1, work, servers=1, serve=serve)
+
+
+def test_a_second_backward_before_the_step_is_told_as_with_other_rules():
+    def work(comm):
+        model = mlp()
+        axes = compose(Run(workers=1, rule="server", exchange="ps(servers=1, colocated=false)"))
+        Pace(model, torch.optim.SGD(model.parameters(), lr=0.1), comm=comm, axes=axes)
+        x, y = next(iter(batches()))
+        for _ in range(2):
+            loss_of(model, x, y).backward()
+
+    with pytest.raises(WorkloadError, match=r"got a second gradient.*accumulate=2"):
+        on_ranks(1, work, 1)
 
 
 def test_a_text_of_absurd_length_is_refused_before_memory_is_taken():
