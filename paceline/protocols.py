@@ -172,6 +172,7 @@ class Schedule(Protocol):
     decouples: ClassVar[bool]  # asks the exchange for two phases: reduce-scatter, then all-gather
     measures: ClassVar[bool]  # plans with layer times and a link, measured in the first steps
     cuts_tensors: ClassVar[bool]  # a cut may lie inside a tensor
+    one_chunk: ClassVar[bool]  # everything travels as one chunk
 
     @property
     def credit_bytes(self) -> int:
@@ -250,7 +251,7 @@ class Channel(Protocol):
 
 
 class Exchange(Protocol):
-    """How one chunk is combined among ranks, and what that costs."""
+    """How one chunk is combined among ranks."""
 
     name: ClassVar[str]
     phases: ClassVar[int]
@@ -273,7 +274,30 @@ class Exchange(Protocol):
 
     def join(self, comm: Comm, view: View, lane: Lane) -> Channel: ...
 
-    def traffic(self, nbytes: int, cluster: Cluster) -> Sequence[Sequence[Flow]]: ...
+
+class Flows(Protocol):
+    """The flows of one round. There may be as many as pairs of ranks: sums list none of them, iterating lists all."""
+
+    def __iter__(self) -> Iterator[Flow]: ...
+
+    def received(self) -> Mapping[int, int]:
+        """Bytes into each rank; servers are ranks after the workers."""
+
+    def crossing(self) -> Mapping[int, int]:
+        """Of these, what comes from other nodes."""
+
+
+class Costed(Exchange, Protocol):
+    """An exchange of the menu: what it costs is known before anybody joins it.
+
+    Where a chunk goes may depend on those before it; then `placing(cluster)` has `traffic` for chunks in their order.
+    """
+
+    def traffic(self, nbytes: int, cluster: Cluster, step: int = 0) -> Sequence[Flows]:
+        """The rounds of one chunk at a step."""
+
+    def period(self, cluster: Cluster) -> int:
+        """Steps after which traffic comes again."""
 
 
 class Duty(Protocol):
@@ -326,7 +350,6 @@ class Rule(Protocol):
     name: ClassVar[str]
     lanes: ClassVar[tuple[Lane, ...]]
     leaves: ClassVar[str]  # "backward", "begin" or "update"
-    due: ClassVar[str]  # "update" or "forward"
     same_result: bool  # as one process on all batches
     needs: ClassVar[str]  # of the exchange: "consensus", "doubly stochastic", "symmetric", "neighbors" or "servers"
 

@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from paceline.engine.dispatch import Decoupled, Dispatcher, Follower, Leader
+from paceline.engine.dispatch import Follower
 from paceline.engine.engine import Engine
+from paceline.engine.plan import dispatcher_of
 from paceline.protocols import Board, Work
 from paceline.types import Unit
 
@@ -34,37 +35,11 @@ class CrossingEngine(Engine):
         self._phases = self._exchange.phases
         if not self.crossing:
             return
-        self._covers: list[list[int]] = [[] for _ in self._sources]
-        for chunk, slots in enumerate(self.needs):
-            for slot in slots:
-                self._covers[slot].append(chunk)
-        self.urgency = self._urgencies()
-        self._dispatcher = self._make_dispatcher()
-
-    def _urgencies(self) -> list[int]:
-        """The place of each chunk in the order of need; flags, which every slot needs, come first."""
-        assert self.profile is not None
-        starts = [time for arena in self.arenas for time in self.profile.for_layout(arena.layout).forward]
-        needed = [min((starts[slot] for slot in slots), default=0.0) for slots in self.needs]
-        first = [
-            len(slots) != len(own) for slots, own in zip(self.needs, map(self._slots_inside, self.chunks), strict=True)
-        ]
-        ranked = sorted(range(len(needed)), key=lambda chunk: (not first[chunk], needed[chunk], -chunk))
-        places = dict(zip(ranked, range(len(ranked)), strict=True))
-        return [places[chunk] for chunk in range(len(ranked))]
-
-    def _slots_inside(self, chunk: Any) -> tuple[int, ...]:
-        return self.arenas[chunk.arena].layout.slots_in(chunk.start, chunk.stop)
-
-    def _make_dispatcher(self) -> Dispatcher:
-        if self.schedule.decouples:
-            self._board = None
-            return Decoupled(self.needs, urgency=self.urgency)
-        self._board = self.comm.board(2 * len(self.chunks) + 8)
-        if self.comm.rank:
-            return Follower(self.needs)
-        sizes = [chunk.numel * self.arenas[chunk.arena].layout.itemsize for chunk in self.chunks]
-        return Leader(self.needs, urgency=self.urgency, nbytes=sizes, credit=self.schedule.credit_bytes)
+        self._covers = self.step_plan.covers()
+        self.urgency = self.step_plan.urgency([time for known in self._profiles() for time in known.forward])
+        # Where second phases follow in one order of need, nobody has to lead.
+        self._board = None if self.schedule.decouples else self.comm.board(2 * len(self.chunks) + 8)
+        self._dispatcher = dispatcher_of(self.schedule, self.step_plan, self.urgency, leads=self.comm.rank == 0)
 
     # one step -----------------------------------------------------------------------------------
 

@@ -16,12 +16,12 @@ from torch import Tensor
 from paceline.bench import network
 from paceline.bench.profile import StepProfile
 from paceline.engine.arena import Arena
-from paceline.engine.coded import coded_link
 from paceline.engine.device import Device
 from paceline.engine.dispatch import Dispatcher
+from paceline.engine.plan import UNKNOWN, plan_step, plan_whole, tail_of
 from paceline.errors import WrongCommand
 from paceline.protocols import Channel, Comm, Compressor, Exchange, Schedule, Work
-from paceline.types import Chunk, Event, Lane, Link, Plan, Profile, Unit, View
+from paceline.types import Chunk, Event, Lane, Link, Profile, Unit, View
 
 Clock = Callable[[], float]
 # The same as Event(...), in a third of the time: there are hundreds in a step that is being watched.
@@ -63,52 +63,38 @@ class Engine:
                     [likes[k] for k in chosen],
                     self._channel.memory,
                     compressor,
-                    tail=len(chosen) if lane.tail == "flags" else int(lane.tail == "mass"),
+                    tail=tail_of(lane, len(chosen)),
                     shared=exchange.shares_results,
                 )
             )
         self.log: list[Event] | None = None
         self.profile: StepProfile | None = None  # not known before it is measured or given
-        self.link = Link(0.0, 1e9)
+        self.link = UNKNOWN
         self.tuning: dict[str, Any] = {}  # what schedule auto tried and chose
         self._plan()
 
     def _plan(self) -> None:
-        """Cut every arena, then interleave the chunks by the slot that they wait for last."""
-        found: list[tuple[int, Chunk, tuple[int, ...]]] = []
-        first = 0
-        for index, arena in enumerate(self.arenas):
-            plan = self._cut(arena)
-            count = len(arena.layout.slots)
-            for chunk in plan.chunks(index):
-                tail = chunk.stop == arena.layout.numel and arena.layout.tail
-                slots = range(count) if tail else arena.layout.slots_in(chunk.start, chunk.stop)
-                needs = tuple(first + slot for slot in slots)
-                found.append((max(needs, default=first) - first, chunk, needs))
-            first += count
-        found.sort(key=lambda entry: (entry[0], entry[1].arena, entry[1].start))
-        self.chunks = [Chunk(k, c.start, c.stop, c.arena) for k, (_, c, _) in enumerate(found)]
-        self.needs = [needs for _, _, needs in found]
+        """Cut every arena; not yet where a schedule still measures, so that hooks do not spoil the times."""
+        if self.profile is None and self.schedule.measures:
+            self.step_plan = plan_whole([arena.layout for arena in self.arenas])
+        else:
+            profiles, size = self._profiles(), self.comm.size
+            self.step_plan = plan_step(self.schedule, profiles, self.link, self._compressor, size)
+        self.chunks, self.needs = self.step_plan.chunks, self.step_plan.needs
         self._dispatcher: Dispatcher = Dispatcher(self.needs, phases=self._exchange.phases)
         self._slots = [(arena, i) for arena in self.arenas for i in range(len(arena.layout.slots))]
         self._sources = [view for arena in self.arenas for view in arena.source_views]
+
+    def _profiles(self) -> list[Profile]:
+        """What is known of the layers of every arena."""
+        layouts = [arena.layout for arena in self.arenas]
+        given = self.profile
+        return [Profile(layout) if given is None else given.for_layout(layout) for layout in layouts]
 
     @property
     def channel(self) -> Channel:
         """For rules that say more to their exchange than an engine does."""
         return self._channel
-
-    def _cut(self, arena: Arena) -> Plan:
-        """One chunk as long as a schedule that measures still does, so that hooks do not spoil the times."""
-        if self.profile is None:
-            known = Profile(arena.layout)
-            return (
-                Plan((0, arena.layout.numel))
-                if self.schedule.measures
-                else self.schedule.plan(known, self.link.seconds)
-            )
-        link = coded_link(self.link, self._compressor, arena.layout, self.comm.size)
-        return self.schedule.plan(self.profile.for_layout(arena.layout), link.seconds)
 
     # one step -----------------------------------------------------------------------------------
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from paceline.exchanges.rounds import Fan, Fans
 from paceline.exchanges.works import coded
 from paceline.menu import Member
 from paceline.protocols import Codec, Comm, Payload, Work
-from paceline.types import Chunk, Cluster, Flow, Lane, Mixing, Unit, View, spread
+from paceline.types import Chunk, Cluster, Lane, Mixing, Unit, View, spread
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,14 +48,15 @@ class AllReduce(Member):
 
         return Halves()
 
-    def traffic(self, nbytes: int, cluster: Cluster) -> Sequence[Sequence[Flow]]:
-        n = cluster.size
-        bounds = spread(nbytes, n, grain=64)
-        share = [bounds[k + 1] - bounds[k] for k in range(n)]
-        pairs = [(a, b) for a in range(n) for b in range(n) if a != b]
-        adding = [Flow(src, dst, share[dst]) for src, dst in pairs]
-        reading = [Flow(src, dst, share[src]) for src, dst in pairs]
-        return [adding, reading]
+    def traffic(self, nbytes: int, cluster: Cluster, step: int = 0) -> Sequence[Fans]:
+        bounds = spread(nbytes, cluster.size, grain=64)
+        parts = {rank: stop - start for rank, (start, stop) in enumerate(pairwise(bounds))}
+        alike = dict.fromkeys(parts, 1)
+        adding, reading = Fan(alike, parts), Fan(parts, alike)
+        return [Fans([adding], cluster.nodes), Fans([reading], cluster.nodes)]
+
+    def period(self, cluster: Cluster) -> int:
+        return 1
 
 
 class AllReduceChannel:

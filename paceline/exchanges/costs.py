@@ -1,26 +1,79 @@
-"""What a compressed chunk costs over an exchange, round by round."""
+"""What compressed chunks cost over an exchange: round by round, and summed over all chunks of a step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from paceline.protocols import Compressor, Exchange, Wire
-from paceline.types import Chunk, Cluster, Flow, Layout
+from paceline.exchanges.rounds import Along, Edges, within
+from paceline.protocols import Compressor, Costed, Flows, Wire
+from paceline.types import Chunk, Cluster, Layout
+
+ROWS = 10_240  # of a topology that are asked for at most: each may take as long as there are ranks
+
+
+@dataclass(frozen=True)
+class Load:
+    """Bytes into each rank, servers after workers, and into each node from others: the mean of `steps` of a period."""
+
+    received: tuple[int, ...]
+    crossing: tuple[int, ...]
+    rounds: int
+    steps: int
+    period: int
 
 
 def traffic(
-    exchange: Exchange, compressor: Compressor, layout: Layout, chunk: Chunk, cluster: Cluster
-) -> list[Sequence[Flow]]:
-    """Rounds of flows of one chunk, with what its compressor makes of it."""
+    exchange: Costed, compressor: Compressor, layout: Layout, chunk: Chunk, cluster: Cluster, step: int = 0
+) -> list[Flows]:
+    """The rounds of one chunk at a step, with what its compressor makes of it."""
     wires = compressor.wires(layout, chunk, cluster.size)
-    return [flows for wire in wires for flows in _rounds(exchange, wire, cluster)]
+    return [flows for wire in wires for flows in _rounds(exchange, wire, cluster, step)]
 
 
-def _rounds(exchange: Exchange, wire: Wire, cluster: Cluster) -> Iterator[Sequence[Flow]]:
+def _rounds(exchange: Costed, wire: Wire, cluster: Cluster, step: int) -> Iterator[Flows]:
     if wire.combine == "sum":
-        yield from exchange.traffic(wire.nbytes, cluster)
+        yield from exchange.traffic(wire.nbytes, cluster, step)
     elif wire.combine == "gather":
-        ranks = range(cluster.size)
-        yield [Flow(src, dst, wire.nbytes) for src in ranks for dst in ranks if src != dst]
+        yield within([range(cluster.size)], wire.nbytes, cluster.nodes)
     else:
-        yield [Flow(src, dst, wire.nbytes) for src, dst in wire.pairs]
+        yield Along(Edges.of(wire.pairs, cluster.nodes), wire.nbytes)
+
+
+def load(exchange: Costed, compressor: Compressor, chunks: Sequence[tuple[Layout, Chunk]], cluster: Cluster) -> Load:
+    """The sum over all chunks, one after another: flows are not listed."""
+    asked: Any = exchange.placing(cluster) if hasattr(exchange, "placing") else exchange
+    period = exchange.period(cluster)
+    steps = _steps(period, max(1, ROWS // cluster.size))
+    nodes = sorted(set(cluster.nodes))
+    received: Counter[int] = Counter()
+    crossing: Counter[int] = Counter()
+    rounds = 0
+    for step in steps:
+        for layout, chunk in chunks:
+            for flows in traffic(asked, compressor, layout, chunk, cluster, step):
+                rounds += 1
+                received.update(flows.received())
+                if len(nodes) > 1:
+                    _into_nodes(crossing, flows.crossing(), cluster)
+    ranks, count = range(cluster.size + exchange.servers), len(steps)
+    return Load(
+        received=tuple(round(received[rank] / count) for rank in ranks),
+        crossing=tuple(round(crossing[node] / count) for node in nodes),
+        rounds=rounds // count,
+        steps=count,
+        period=period,
+    )
+
+
+def _steps(period: int, most: int) -> list[int]:
+    """All steps of a period, or as many as may be, evenly apart."""
+    count = min(period, most)
+    return [period * k // count for k in range(count)]
+
+
+def _into_nodes(crossing: Counter[int], into: Mapping[int, int], cluster: Cluster) -> None:
+    for rank, node in enumerate(cluster.nodes):
+        crossing[node] += into.get(rank, 0)

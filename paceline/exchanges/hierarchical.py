@@ -12,15 +12,17 @@ import math
 import re
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.errors import BadMember, WrongCommand
-from paceline.exchanges.neighbor import Neighbor
+from paceline.exchanges.neighbor import Neighbor, edges
+from paceline.exchanges.rounds import Along, Edges, Fans, within
 from paceline.exchanges.works import Chain, coded
 from paceline.grammar import parse
 from paceline.menu import Member, make
 from paceline.protocols import Codec, Comm, Work
-from paceline.types import Chunk, Cluster, Flow, Lane, Mixing, Unit, View
+from paceline.types import Chunk, Cluster, Lane, Mixing, Unit, View
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -92,14 +94,34 @@ class Hierarchical(Member):
             return NodesChannel(comm, cluster, self.neighbors.topology)
         return LevelsChannel(comm, self.dimensions(cluster))
 
-    def traffic(self, nbytes: int, cluster: Cluster) -> Sequence[Sequence[Flow]]:
+    def traffic(self, nbytes: int, cluster: Cluster, step: int = 0) -> Sequence[Fans | Along]:
         if self.neighbors is not None:
-            return _node_flows(nbytes, cluster, self.neighbors.topology)
+            return self._through_nodes(nbytes, cluster, step % self.period(cluster))
         rounds, length = [], padded(nbytes, cluster.size)
         for groups, size in along(self.dimensions(cluster)):
             length //= size
-            rounds.append([Flow(a, b, length) for group in groups for a in group for b in group if a != b])
+            rounds.append(within(groups, length, cluster.nodes))
         return [*rounds, *reversed(rounds)]
+
+    def period(self, cluster: Cluster) -> int:
+        return 1 if self.neighbors is None else self.neighbors.topology.period(cluster.count)
+
+    def _through_nodes(self, nbytes: int, cluster: Cluster, step: int) -> list[Fans | Along]:
+        """Inside each node a reduce-scatter and an all-gather, between them one chunk per neighboring node."""
+        nodes = members(cluster)
+        part = padded(nbytes, len(nodes[0])) // len(nodes[0])
+        inside = within(nodes, part, cluster.nodes)
+        if (cluster, step) not in self._known:
+            heard = edges(self.topology, len(nodes), step, ()).sources
+            pairs = ((nodes[peer], nodes[node]) for node, sources in heard.items() for peer in sources)
+            ranks = [pair for between in pairs for pair in zip(*between, strict=True)]
+            self._known[cluster, step] = Edges.of(ranks, cluster.nodes)
+        return [inside, Along(self._known[cluster, step], part), inside]
+
+    @cached_property
+    def _known(self) -> dict[tuple[Cluster, int], Edges]:
+        """What was asked for before: all chunks of a step go along the same edges."""
+        return {}
 
 
 class LevelsChannel:
@@ -181,7 +203,10 @@ class NodesChannel(LevelsChannel):
 
 def members(cluster: Cluster) -> list[list[int]]:
     """The ranks of each node."""
-    return [[r for r, node in enumerate(cluster.nodes) if node == k] for k in sorted(set(cluster.nodes))]
+    found: dict[int, list[int]] = {}
+    for rank, node in enumerate(cluster.nodes):
+        found.setdefault(node, []).append(rank)
+    return [found[node] for node in sorted(found)]
 
 
 def along(dimensions: Sequence[int]) -> Iterator[tuple[list[list[int]], int]]:
@@ -196,13 +221,3 @@ def along(dimensions: Sequence[int]) -> Iterator[tuple[list[list[int]], int]]:
 def padded(nbytes: int, parts: int) -> int:
     """Bytes that can be cut into equal parts of whole elements, whatever their size."""
     return nbytes + -nbytes % (16 * parts)
-
-
-def _node_flows(nbytes: int, cluster: Cluster, topology: Any) -> list[list[Flow]]:
-    """Inside each node a reduce-scatter and an all-gather, between them one chunk per neighboring node."""
-    nodes = members(cluster)
-    part = padded(nbytes, len(nodes[0])) // len(nodes[0])
-    inside = [Flow(a, b, part) for node in nodes for a in node for b in node if a != b]
-    rows = [topology.row(k, View(k, len(nodes)), 0) for k in range(len(nodes))]
-    heard = [(nodes[source], nodes[k]) for k, row in enumerate(rows) for source, _ in row.sources]
-    return [inside, [Flow(a, b, part) for pair in heard for a, b in zip(*pair, strict=True)], inside]

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from paceline.exchanges.rounds import Along, Edges
 from paceline.exchanges.works import coded
 from paceline.menu import Member, nested
 from paceline.protocols import Codec, Comm, Work
 from paceline.topologies.one_peer import OnePeer
-from paceline.types import Chunk, Cluster, Flow, Lane, Mixing, Unit, View
+from paceline.types import Chunk, Cluster, Lane, Mixing, Unit, View
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,10 +46,28 @@ class Neighbor(Member):
     def join(self, comm: Comm, view: View, lane: Lane) -> NeighborChannel:
         return NeighborChannel(comm, view, self.topology, lane)
 
-    def traffic(self, nbytes: int, cluster: Cluster) -> Sequence[Sequence[Flow]]:
-        """Of the first step; topologies that change send the same amount at every step."""
-        rows = [self.topology.row(rank, View(rank, cluster.size, cluster.nodes), 0) for rank in range(cluster.size)]
-        return [[Flow(source, rank, nbytes) for rank, row in enumerate(rows) for source, _ in row.sources]]
+    def traffic(self, nbytes: int, cluster: Cluster, step: int = 0) -> Sequence[Along]:
+        return [Along(self._edges(cluster, step % self.period(cluster)), nbytes)]
+
+    def period(self, cluster: Cluster) -> int:
+        found: int = self.topology.period(cluster.size, cluster.count)
+        return found
+
+    def _edges(self, cluster: Cluster, step: int) -> Edges:
+        if (cluster, step) not in self._known:
+            self._known[cluster, step] = edges(self.topology, cluster.size, step, cluster.nodes)
+        return self._known[cluster, step]
+
+    @cached_property
+    def _known(self) -> dict[tuple[Cluster, int], Edges]:
+        """What was asked for before: all chunks of a step go along the same edges."""
+        return {}
+
+
+def edges(topology: Any, size: int, step: int, nodes: tuple[int, ...]) -> Edges:
+    """Who hears from whom at a step."""
+    rows = [topology.row(rank, View(rank, size, nodes), step) for rank in range(size)]
+    return Edges({rank: tuple(source for source, _ in row.sources) for rank, row in enumerate(rows)}, nodes)
 
 
 class NeighborChannel:

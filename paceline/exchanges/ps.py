@@ -10,16 +10,18 @@ ps                                no server: every worker owns a part, which is 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.errors import BadMember, WrongCommand
 from paceline.exchanges.placement import Placer, shares
+from paceline.exchanges.rounds import Fan, Fans
 from paceline.exchanges.works import coded
 from paceline.menu import Member
 from paceline.protocols import Codec, Comm, Payload, Work
-from paceline.types import Chunk, Cluster, Flow, Lane, Unit, View
+from paceline.types import Chunk, Cluster, Lane, Unit, View
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -57,13 +59,32 @@ class Ps(Member):
     def join(self, comm: Comm, view: View, lane: Lane) -> PsChannel:
         return PsChannel(service_of(self, comm), self.colocated)
 
-    def traffic(self, nbytes: int, cluster: Cluster) -> Sequence[Sequence[Flow]]:
-        """Servers count as ranks after the workers."""
-        n = cluster.size
-        pieces = Placer(shares(n, self.servers, self.colocated)).pieces(0, nbytes, 1)
-        away = [(w, p.owner, p.stop - p.start) for p in pieces for w in range(n) if w != p.owner]
-        pushes = [Flow(worker, owner, length) for worker, owner, length in away]
-        return [pushes, [Flow(owner, worker, length) for worker, owner, length in away]]
+    def traffic(self, nbytes: int, cluster: Cluster, step: int = 0) -> Sequence[Fans]:
+        """Of one chunk alone. Servers count as ranks after the workers."""
+        return self.placing(cluster).traffic(nbytes, cluster, step)
+
+    def period(self, cluster: Cluster) -> int:
+        return 1
+
+    def placing(self, cluster: Cluster) -> Placing:
+        """For the chunks of a run, one after another."""
+        return Placing(Placer(shares(cluster.size, self.servers, self.colocated)))
+
+
+class Placing:
+    """Every chunk goes to those that own least so far, as in a run."""
+
+    def __init__(self, placer: Placer) -> None:
+        self._placer, self._count = placer, 0
+
+    def traffic(self, nbytes: int, cluster: Cluster, step: int = 0) -> Sequence[Fans]:
+        self._count += 1
+        owned: Counter[int] = Counter()
+        for piece in self._placer.pieces(self._count, nbytes, 1):
+            owned[piece.owner] += piece.stop - piece.start
+        workers = dict.fromkeys(range(cluster.size), 1)
+        pushes, pulls = Fan(workers, owned), Fan(owned, workers)
+        return [Fans([pushes], cluster.nodes), Fans([pulls], cluster.nodes)]
 
 
 def service_of(exchange: Ps, comm: Comm) -> Any:

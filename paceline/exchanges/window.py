@@ -15,15 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.errors import WrongCommand
 from paceline.exchanges.neighbor import Neighbor, plain_row, split_mass
+from paceline.exchanges.rounds import Along
 from paceline.exchanges.works import Together
 from paceline.menu import Member, nested
 from paceline.protocols import Buffers, Codec, Comm, Work
 from paceline.topologies.one_peer import OnePeer
-from paceline.types import Chunk, Cluster, Flow, Lane, Mixing, Unit, View
+from paceline.types import Chunk, Cluster, Lane, Mixing, Unit, View
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,9 +56,17 @@ class Window(Member):
     def join(self, comm: Comm, view: View, lane: Lane) -> WindowChannel:
         return WindowChannel(comm, view, self.topology, lane)
 
-    def traffic(self, nbytes: int, cluster: Cluster) -> Sequence[Sequence[Flow]]:
+    def traffic(self, nbytes: int, cluster: Cluster, step: int = 0) -> Sequence[Along]:
         """What is written into each rank in one step, whether it comes to be read or not."""
-        return Neighbor(self.topology).traffic(nbytes, cluster)
+        return self._waiting.traffic(nbytes, cluster, step)
+
+    def period(self, cluster: Cluster) -> int:
+        return self._waiting.period(cluster)
+
+    @cached_property
+    def _waiting(self) -> Neighbor:
+        """The exchange that sends the same and waits for it."""
+        return Neighbor(self.topology)
 
 
 class WindowChannel:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from paceline import sources
 from paceline.bench.profile import StepProfile
 from paceline.bench.profile import read as read_profile
 from paceline.compose import compose
-from paceline.engine.coded import coded_link, seconds_of
-from paceline.exchanges.costs import traffic
+from paceline.engine.coded import seconds_of
+from paceline.engine.plan import StepPlan, plan_step, plan_whole, tail_of
+from paceline.exchanges.costs import load
 from paceline.jobs.measure import check, machine
 from paceline.jobs.predict import Prediction, predict
-from paceline.models.layouts import layout_built, layout_of
+from paceline.models.layouts import layout_of
 from paceline.run import Run
-from paceline.types import Axes, Chunk, Flow, Lane, Layout, Link, Profile, Slot
+from paceline.types import Axes, Lane, Layout, Link, Profile, Slot
 
 CROSSES = "during backward, back before the next forward needs it"
 LEAVES = {
@@ -27,7 +30,8 @@ LEAVES = {
 
 @dataclass(frozen=True)
 class Explanation:
-    """`received` is per worker and step, in bytes. A reference has no axes and no figures.
+    """`received` is per rank and exchange, servers after workers, and `crossing` is into each node from others: bytes,
+    the mean of `steps` of a `period`. A reference has no axes and no figures.
 
     `planned` is whether the chunks are those of the run; otherwise layer times or link are not known yet.
     """
@@ -38,7 +42,10 @@ class Explanation:
     model_bytes: int = 0
     chunks: tuple[int, ...] = ()
     received: tuple[int, ...] = ()
+    crossing: tuple[int, ...] = ()
     rounds: int = 0
+    steps: int = 1
+    period: int = 1
     planned: bool = True
     prediction: Prediction | None = None
 
@@ -51,64 +58,80 @@ def explain(run: Run) -> Explanation:
     slots = _slots(run)
     given = read_profile(Path(run.profile)) if run.profile else None
     link = given.measured_link() if given else None
-    profiles = [_profile(lane, slots, given) for lane in axes.rule.lanes]
-    cuts = [cut for profile in profiles for cut in _chunks(axes, profile, link, run.workers)]
-    sizes = tuple(axes.compressor.nbytes(layout, chunk) for layout, chunk in cuts)
-    rounds = [traffic(axes.exchange, axes.compressor, layout, chunk, run.cluster) for layout, chunk in cuts]
-    flows: list[Flow] = [flow for chunk in rounds for flows in chunk for flow in flows]
-    received = [0] * (run.workers + axes.exchange.servers)  # servers are ranks after the workers
-    for flow in flows:
-        received[flow.dst] += flow.nbytes
+    profiles = [_profile(axes, lane, slots, given) for lane in axes.rule.lanes]
+    plans = [_plan(axes, profile, link, run.workers) for profile in profiles]
+    chunks = [(plan.layouts[chunk.arena], chunk) for plan in plans for chunk in plan.chunks]
+    found = load(axes.exchange, axes.compressor, chunks, run.cluster)
     return Explanation(
         run=run,
         axes=axes,
         notes=notes,
         model_bytes=sum(slot.numel for slot in slots) * 4,
-        chunks=sizes,
-        received=tuple(received),
-        rounds=sum(len(chunk) for chunk in rounds),
-        planned=not axes.schedule.measures or link is not None,
-        prediction=_predicted(axes, given, profiles[0], run.workers),
+        chunks=tuple(axes.compressor.nbytes(layout, chunk) for layout, chunk in chunks),
+        received=found.received,
+        crossing=found.crossing,
+        rounds=found.rounds,
+        steps=found.steps,
+        period=found.period,
+        planned=not axes.schedule.measures or link is not None or not _averages(axes),
+        prediction=_predicted(axes, given, plans[0], profiles[0], run.workers),
     )
 
 
-def _profile(lane: Lane, slots: list[Slot], given: StepProfile | None) -> Profile:
-    """Gradients become ready from the last layer to the first, or as a profile says."""
-    tail = {"flags": len(slots), "mass": 1}.get(lane.tail, 0)
-    if given is None:
+def _averages(axes: Axes) -> bool:
+    """Whether gradients are laid out in the order in which they become ready, and planned for: rule grad alone."""
+    return bool(axes.rule.name == "grad")
+
+
+def _profile(axes: Axes, lane: Lane, slots: list[Slot], given: StepProfile | None) -> Profile:
+    """Tensors are laid out from the last layer to the first, gradients as a profile says that they become ready."""
+    tail = tail_of(lane, len(slots))
+    if given is None or not _averages(axes):
         return Profile(Layout(tuple(reversed(slots)), 4, tail))
     place = {name: k for k, name in enumerate(given.names)}
     ordered = sorted(slots, key=lambda slot: place.get(slot.name, -1))
     return given.for_layout(Layout(tuple(ordered), 4, tail), "the profile")
 
 
-def _chunks(axes: Axes, profile: Profile, link: Link | None, workers: int) -> list[tuple[Layout, Chunk]]:
-    """Every chunk of one lane; without a link, layer times say nothing, and a schedule plans as before it has them."""
-    if link is None:
-        plan = axes.schedule.plan(Profile(profile.layout), _UNKNOWN.seconds)
-    else:
-        plan = axes.schedule.plan(profile, coded_link(link, axes.compressor, profile.layout, workers).seconds)
-    return [(profile.layout, chunk) for chunk in plan.chunks()]
+def _plan(axes: Axes, profile: Profile, link: Link | None, workers: int) -> StepPlan:
+    """Of one lane, as an engine makes it."""
+    if axes.schedule.measures and not _averages(axes):
+        return plan_whole([profile.layout])
+    return plan_step(axes.schedule, [profile], link, axes.compressor, workers)
 
 
-_UNKNOWN = Link(0.0, 1e9)  # for schedules that do not look at it
-
-
-def _predicted(axes: Axes, given: StepProfile | None, profile: Profile, workers: int) -> Prediction | None:
+def _predicted(
+    axes: Axes, given: StepProfile | None, plan: StepPlan, profile: Profile, workers: int
+) -> Prediction | None:
     """Where a mean gradient is exchanged, and times and link are known."""
     link = None if given is None else given.measured_link()
-    if given is None or link is None or axes.rule.name != "grad":
+    if given is None or link is None or not _averages(axes):
         return None
-    cuts = _chunks(axes, profile, link, workers)
-    costs = [seconds_of(axes.compressor.wires(layout, chunk, workers), workers, link) for layout, chunk in cuts]
-    coded = coded_link(link, axes.compressor, profile.layout, workers)
-    return predict(axes.schedule, profile, coded, costs, (given.forward_seconds, given.backward))
+    wires = [axes.compressor.wires(plan.layouts[chunk.arena], chunk, workers) for chunk in plan.chunks]
+    costs = [seconds_of(rounds, workers, link) for rounds in wires]
+    return predict(axes.schedule, plan, [profile], costs, (given.forward_seconds, given.backward))
 
 
 def _slots(run: Run) -> list[Slot]:
     """The model's tensors: shipped ones are known, others are built without memory, which loads torch."""
-    known = layout_of(run.model) if run.classes is None else None
-    return known or layout_built(run.model, classes=run.classes, image_size=run.image_size)
+    fit = sources.MENU.make(run.source).fit()
+    shaped = fit or any(getattr(run, name) is not None for name in _SHAPES)
+    return (None if shaped else layout_of(run.model)) or _built(run, fit)
+
+
+_SHAPES = ("classes", "image_size", "sequence_length")
+
+
+def _built(run: Run, fit: Mapping[str, int]) -> list[Slot]:
+    """As a worker would build it for the samples of the source."""
+    import torch
+
+    from paceline.models.resolve import build
+
+    with torch.device("meta"):
+        model = build(run.model, **{name: getattr(run, name) for name in _SHAPES}, fit=fit).model
+    named = model.named_parameters()
+    return [Slot(name, tensor.numel(), tuple(tensor.shape)) for name, tensor in named if tensor.requires_grad]
 
 
 def spoken(explanation: Explanation) -> list[str]:
@@ -135,9 +158,18 @@ def spoken(explanation: Explanation) -> list[str]:
     lines.append(f"{'received':11} {max(workers):,} bytes per worker and exchange, {rounds}")
     if servers:
         lines.append(f"{'servers':11} {len(servers)}, each receives at most {max(servers):,} bytes")
+    elif len(explanation.crossing) > 1:
+        lines.append(_between_nodes(explanation))
     if explanation.prediction is not None:
         lines += _costs(explanation.prediction)
     return lines
+
+
+def _between_nodes(found: Explanation) -> str:
+    """What crosses the links of a node; topologies that change may use them in some steps only."""
+    count = f"{found.period}" if found.steps == found.period else f"{found.steps} of {found.period}"
+    mean = f", mean of {count} steps" if found.period > 1 else ""
+    return f"{'nodes':11} {len(found.crossing)}, into each at most {max(found.crossing):,} bytes{mean}"
 
 
 def _costs(found: Prediction) -> list[str]:

@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Any
 
-from paceline.engine.dispatch import Decoupled, Dispatcher, Leader
-from paceline.types import Chunk, Layout, Link, Profile, Unit
+from paceline.engine.dispatch import Dispatcher
+from paceline.engine.plan import StepPlan, dispatcher_of
+from paceline.protocols import Schedule
+from paceline.types import Profile, Unit
 
 
 @dataclass(frozen=True)
@@ -29,43 +31,25 @@ class Prediction:
 
 
 def predict(
-    schedule: Any, profile: Profile, link: Link, costs: Sequence[float], totals: tuple[float, float]
+    schedule: Schedule,
+    plan: StepPlan,
+    profiles: Sequence[Profile],
+    costs: Sequence[float],
+    totals: tuple[float, float],
 ) -> Prediction:
-    """`costs` are the seconds of every chunk; `link` is what the plan is made for; `totals`: forward and backward."""
+    """`profiles` are of the arenas of the plan, `costs` the seconds of its chunks; `totals`: forward and backward."""
     forward, backward = totals
-    chunks = schedule.plan(profile, link.seconds).chunks()
-    needs = _needs(chunks, profile.layout)
+    starts = [time for profile in profiles for time in profile.forward]
+    ready = [time for profile in profiles for time in profile.ready]
     phases = 2 if schedule.decouples else 1
     seconds = [cost / phases for cost in costs]
-    dense = [chunk.numel * profile.layout.itemsize for chunk in chunks]  # a credit counts what is not coded yet
-    dispatcher = _dispatcher(schedule, needs, _urgency(profile, needs), dense)
-    back = _run(dispatcher, profile.ready, seconds, phases)
+    urgency = plan.urgency(starts) if schedule.crosses_step else ()
+    back = _run(dispatcher_of(schedule, plan, urgency), ready, seconds, phases)
     communication = sum(seconds) * phases
     if not schedule.crosses_step:
         return Prediction(forward + backward, max(0.0, max(back.values()) - backward), communication)
-    end = _walk(profile, needs, back, backward) - max(profile.forward) + forward
+    end = _walk(starts, plan.covers(), back, backward) - max(starts) + forward
     return Prediction(forward + backward, max(0.0, end - backward - forward), communication)
-
-
-def _needs(chunks: Sequence[Chunk], layout: Layout) -> list[tuple[int, ...]]:
-    """As the engine has it: the chunk with the flags waits for all slots."""
-    everything = tuple(range(len(layout.slots)))
-    return [everything if c.stop == layout.numel and layout.tail else layout.slots_in(c.start, c.stop) for c in chunks]
-
-
-def _urgency(profile: Profile, needs: Sequence[Sequence[int]]) -> list[int]:
-    starts = profile.forward or tuple(reversed(range(len(profile.ready))))
-    first = [min((starts[slot] for slot in slots), default=0) for slots in needs]
-    ranked = sorted(range(len(needs)), key=lambda chunk: (first[chunk], -chunk))
-    return [ranked.index(chunk) for chunk in range(len(needs))]
-
-
-def _dispatcher(schedule: Any, needs: Any, urgency: Sequence[int], sizes: Sequence[int]) -> Dispatcher:
-    if schedule.decouples:
-        return Decoupled(needs, urgency=urgency)
-    if schedule.crosses_step:
-        return Leader(needs, urgency=urgency, nbytes=sizes, credit=schedule.credit_bytes)
-    return Dispatcher(needs)
 
 
 def _run(dispatcher: Dispatcher, ready: Sequence[float], seconds: Sequence[float], phases: int) -> dict[int, float]:
@@ -89,14 +73,10 @@ def _run(dispatcher: Dispatcher, ready: Sequence[float], seconds: Sequence[float
     return back
 
 
-def _walk(profile: Profile, needs: Sequence[Sequence[int]], back: Mapping[int, float], now: float) -> float:
+def _walk(starts: Sequence[float], covers: Sequence[Sequence[int]], back: Mapping[int, float], now: float) -> float:
     """The time at which the last layer of the next forward begins."""
-    covers: dict[int, list[int]] = {}
-    for chunk, slots in enumerate(needs):
-        for slot in slots:
-            covers.setdefault(slot, []).append(chunk)
     last = 0.0
-    for slot in sorted(range(len(profile.forward)), key=lambda k: profile.forward[k]):
-        now = max([now + profile.forward[slot] - last, *(back[chunk] for chunk in covers.get(slot, ()))])
-        last = profile.forward[slot]
+    for slot in sorted(range(len(starts)), key=starts.__getitem__):
+        now = max([now + starts[slot] - last, *(back[chunk] for chunk in covers[slot])])
+        last = starts[slot]
     return now

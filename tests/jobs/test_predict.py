@@ -1,18 +1,28 @@
 import json
+from pathlib import Path
 
 import pytest
+import torch
 
 from paceline import compressors, schedules
+from paceline.bench.profile import read
 from paceline.cli import main
-from paceline.engine.coded import coded_link, seconds_of
+from paceline.comm.thread import run_ranks
+from paceline.compose import compose
+from paceline.engine import plan as plans
+from paceline.engine.coded import seconds_of
+from paceline.engine.plan import plan_step
 from paceline.exchanges.allreduce import AllReduce
 from paceline.exchanges.costs import traffic
 from paceline.jobs.explain import explain, spoken
 from paceline.jobs.predict import predict
+from paceline.models.layouts import layout_of
 from paceline.run import Run
-from paceline.types import Chunk, Cluster, Layout, Link, Profile, Slot
+from paceline.train.pace import Pace
+from paceline.types import Chunk, Cluster, Flow, Layout, Link, Profile, Slot
 
 LINK = Link(0.01, 1e6)
+MANY = 1024
 
 
 def profile(count=8, numel=25_000):
@@ -23,13 +33,37 @@ def profile(count=8, numel=25_000):
 
 
 def exposed(text, given=None, link=LINK, compress="none", workers=2):
-    given = given or profile()
+    given = given or [profile()]
     schedule, member = schedules.MENU.make(text), compressors.MENU.make(compress)
-    coded = coded_link(link, member, given.layout, workers)
-    chunks = schedule.plan(given, coded.seconds).chunks()
-    costs = [seconds_of(member.wires(given.layout, chunk, workers), workers, link) for chunk in chunks]
-    count = len(given.ready)
-    return predict(schedule, given, coded, costs, (0.1 * count, 0.2 * count))
+    plan = plan_step(schedule, given, link, member, workers)
+    wires = [member.wires(plan.layouts[chunk.arena], chunk, workers) for chunk in plan.chunks]
+    count = sum(len(one.ready) for one in given)
+    costs = [seconds_of(rounds, workers, link) for rounds in wires]
+    return predict(schedule, plan, given, costs, (0.1 * count, 0.2 * count))
+
+
+def halved():
+    """The same model as two arenas: every other tensor is of another dtype, of as many bytes."""
+    whole = profile()
+    parts = [range(0, 8, 2), range(1, 8, 2)]
+    sizes = ((25_000, 4), (12_500, 8))
+    return [
+        Profile(
+            Layout(tuple(Slot(str(k), numel) for k in part), itemsize, len(part)),
+            tuple(whole.ready[k] for k in part),
+            tuple(whole.forward[k] for k in part),
+        )
+        for part, (numel, itemsize) in zip(parts, sizes, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("text", ["wfbp", "priority(partition=0.1, credit=0.2)"])
+def test_two_arenas_take_turns_on_the_link(text):
+    """Their flags are one more message, or a few bytes of one; all else travels in the same order."""
+    slow = Link(0.0, 3.4e5)
+    one, two = exposed(text, link=slow), exposed(text, halved(), link=slow)
+    assert two.exposed == pytest.approx(one.exposed, abs=0.01)
+    assert two.communication == pytest.approx(one.communication, abs=0.01)
 
 
 def test_bsp_waits_for_one_message_after_backward():
@@ -73,7 +107,7 @@ def test_a_compressor_is_charged_for_what_a_rank_receives_in_every_round(compres
     member, layout = compressors.MENU.make(compress), Layout((Slot("w", 10**6, (1000, 1000)),), 4)
     whole = Chunk(0, 0, layout.numel)
     rounds = traffic(AllReduce(), member, layout, whole, Cluster.of_one_host(workers))
-    received = [sum(flow.nbytes for flow in flows if flow.dst == 0) for flows in rounds]
+    received = [flows.received().get(0, 0) for flows in rounds]
     dense = 2 * (workers - 1) / workers  # of an all-reduce of one byte
     wires = member.wires(layout, whole, workers)
     latencies = LINK.latency * len(wires)
@@ -92,16 +126,14 @@ def test_an_all_gather_among_many_is_charged_more_than_among_few():
 
 
 def test_a_credit_counts_dense_bytes_as_the_engine_does(monkeypatch):
-    from paceline.jobs import predict as module
-
     seen = {}
 
-    class Looked(module.Leader):
+    class Looked(plans.Leader):
         def __init__(self, needs, *, nbytes, **settings):
             seen["nbytes"] = list(nbytes)
             super().__init__(needs, nbytes=nbytes, **settings)
 
-    monkeypatch.setattr(module, "Leader", Looked)
+    monkeypatch.setattr(plans, "Leader", Looked)
     exposed("priority(partition=0.1, credit=0.2)", compress="topk(ratio=0.01)")
     assert sum(seen["nbytes"]) == profile().layout.nbytes
 
@@ -115,10 +147,10 @@ def test_without_a_link_no_plan_is_invented(tmp_path):
     assert not any("made in the run" in line for line in spoken(explain(run.with_(profile=written(tmp_path)))))
 
 
-def written(tmp_path, link=True):
-    from paceline.models.layouts import layout_of
-
-    slots = list(reversed(layout_of("mlp")))
+def written(tmp_path, link=True, names=None):
+    """A profile of model mlp, its tensors in the order of their names."""
+    known = {slot.name: slot for slot in reversed(layout_of("mlp"))}
+    slots = [known[name] for name in names or known]
     values = {
         "layout": [{"name": slot.name, "numel": slot.numel} for slot in slots],
         "forward": [0.01 * (len(slots) - 1 - k) for k in range(len(slots))],
@@ -148,3 +180,90 @@ def test_explain_refuses_the_profile_of_another_model(tmp_path, capsys):
         main(["explain", "--model", "resnet18", "--profile", written(tmp_path)])
     assert end.value.code == 2
     assert "is of another model" in capsys.readouterr().err
+
+
+def sent_by_an_engine(comm, run, profile=None):
+    """Bytes of every chunk that a run sends once its plan is final."""
+    from paceline.models.resolve import build
+
+    workload = build(run.model)
+    optimizer = torch.optim.SGD(workload.model.parameters(), lr=0.01)
+    pace = Pace(workload.model, optimizer, comm=comm, axes=compose(run), profile=profile)
+    for _ in range(2):
+        workload.loss(workload.model, workload.batch(torch.arange(2))).backward()
+        pace.step()
+    pace.finish()
+    return [nbytes for engine in pace.engines for nbytes in engine.step_plan.nbytes], pace.engines[0].names
+
+
+@pytest.mark.parametrize(
+    "axes",
+    [
+        *(
+            {"schedule": text}
+            for text in ("wfbp", "fusion(mb=0.5)", "mgwfbp", "priority(partition=0.2)", "dear(mb=0.5)")
+        ),
+        {"rule": "atc", "exchange": "neighbor(ring)", "schedule": "fusion(mb=0.5)"},
+        {"rule": "gradient_tracking", "exchange": "neighbor(ring)", "schedule": "wfbp"},
+        {"rule": "push_sum", "exchange": "neighbor", "schedule": "mgwfbp"},
+    ],
+    ids=lambda axes: " ".join(axes.values()),
+)
+def test_explain_shows_the_chunks_that_are_sent(axes, tmp_path):
+    run = Run(workers=2, model="mlp", **axes)
+    [(_, names), _] = run_ranks(2, lambda comm: sent_by_an_engine(comm, Run(workers=2, model="mlp")))
+    file = written(tmp_path, names=names)
+    [(sent, _), _] = run_ranks(2, lambda comm: sent_by_an_engine(comm, run, read(Path(file))))
+    found = explain(run.with_(profile=file))
+    assert list(found.chunks) == sent
+    assert found.planned
+
+
+@pytest.fixture
+def flows_made(monkeypatch):
+    """Every Flow that is made; more than a few per rank are refused."""
+    made, plain = [], Flow.__new__
+
+    def make(cls, *values):
+        made.append(values)
+        assert len(made) <= 16 * MANY, "flows of every pair are listed"
+        return plain(cls, *values)
+
+    monkeypatch.setattr(Flow, "__new__", make)
+    return made
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"schedule": "wfbp", "model": "resnet50"},
+        {"compress": "topk"},
+        {"compress": "gtopk"},
+        {"exchange": "ps"},
+        {"exchange": "hierarchical", "nodes": "128x8"},
+        {"rule": "atc", "exchange": "neighbor(full)"},
+        {"strategy": "neighbor_allreduce"},
+        {"strategy": "hierarchical_neighbor_allreduce", "nodes": "128x8"},
+    ],
+    ids=lambda settings: " ".join(settings.values()),
+)
+def test_explain_of_a_thousand_ranks_lists_no_pairs(settings, flows_made):
+    found = explain(Run(workers=MANY, **{"model": "mlp", **settings}))
+    assert len(found.received) == MANY
+    assert min(found.received) > 0
+    assert all(len(line) <= 80 for line in spoken(found) if line.startswith(("received", "nodes")))
+
+
+def test_the_count_of_flows_can_fail(flows_made):
+    [adding, _] = AllReduce().traffic(10**6, Cluster.of_one_host(MANY))
+    with pytest.raises(AssertionError, match="flows of every pair"):
+        list(adding)
+
+
+def test_explain_shows_what_crosses_between_nodes_over_a_period():
+    run = Run(workers=4, nodes="2x2", model="mlp", rule="atc", exchange="neighbor(inner_outer)")
+    found = explain(run)
+    assert found.crossing == (found.model_bytes,) * 2
+    [line] = [line for line in spoken(found) if line.startswith("nodes")]
+    assert "mean of 2 steps" in line
+    assert not any(line.startswith("nodes") for line in spoken(explain(run.with_(nodes=None))))

@@ -21,6 +21,7 @@ def carries(text, compressor):
 
 LANE = Lane("x", needs_consensus=False, lossy_ok=True)
 WRITTEN = {"dgc": "dgc(warmup=0)"}
+GATHERED = [("allreduce", "topk"), ("allreduce", "gtopk")]
 CARRIED = [
     (size, text, WRITTEN.get(name, name))
     for size in SIZES
@@ -31,8 +32,8 @@ CARRIED = [
 ]
 
 
-def combine(comm, text, numel, compressor="none", nodes=()):
-    """One chunk through an exchange; the source, the result and what was received from each rank."""
+def combine(comm, text, numel, compressor="none", nodes=(), step=0):
+    """One chunk through an exchange at a step; the source, the result and what was received from each rank."""
     exchange, squeeze = exchanges.MENU.make(text), compressors.MENU.make(compressor)
     layout = Layout((Slot("x", numel),), 4, 0)
     channel = exchange.join(comm, View(comm.rank, comm.size, nodes), LANE)
@@ -45,7 +46,7 @@ def combine(comm, text, numel, compressor="none", nodes=()):
     kept, before = src.clone(), comm.received()
     for phase in range(exchange.phases):
         chunk = Chunk(0, 0, numel)
-        channel.start(Unit(0, 0, phase), chunk, src, dst, codec).wait()
+        channel.start(Unit(step, 0, phase), chunk, src, dst, codec).wait()
     comm.barrier()  # what others write into this rank's memory has arrived too
     got = [after - then for after, then in zip(comm.received(), before, strict=True)]
     out = dst.clone()
@@ -102,20 +103,68 @@ def test_counted_bytes_are_the_declared_ones(text, size, compressor, numel):
             assert got == declared
 
 
+def check_bytes(text, nodes, numel, step=0):
+    rounds = exchanges.MENU.make(text).traffic(4 * numel, Cluster(nodes), step)
+    found = run_ranks(len(nodes), lambda comm: combine(comm, text, numel, nodes=nodes, step=step))
+    for rank, (kept, src, _, got) in enumerate(found):
+        declared = [0] * len(nodes)
+        for flow in (flow for flows in rounds for flow in flows if flow.dst == rank):
+            declared[flow.src] += flow.nbytes
+        assert got == declared, (rank, step)
+        assert torch.equal(kept, src)
+
+
+CHANGING = (
+    *("neighbor(one_peer(exp2))", "neighbor(inner_outer)", "window(one_peer(exp2))", "window(inner_outer)"),
+    "hierarchical(neighbor(one_peer(exp2)))",
+)
+
+
+@pytest.mark.parametrize("nodes", [(0, 0, 1, 1), (0, 0, 0, 1, 1, 1), (0, 1, 0, 1), (0, 1, 2, 3, 4)])
+@pytest.mark.parametrize("text", CHANGING)
+def test_counted_bytes_are_the_declared_ones_at_every_step_of_a_period(text, nodes):
+    for step in range(exchanges.MENU.make(text).period(Cluster(nodes)) + 1):
+        check_bytes(text, nodes, 100, step)
+
+
+def rounds_of(exchange, cluster, step=0, compressor="none", numel=5000):
+    layout = Layout((Slot("x", numel),), 4, 0)
+    return traffic(exchange, compressors.MENU.make(compressor), layout, Chunk(0, 0, numel), cluster, step)
+
+
+@pytest.mark.parametrize("text", CHANGING)
+def test_traffic_that_changes_comes_again_after_a_period(text):
+    exchange, cluster = exchanges.MENU.make(text), Cluster((0, 0, 0, 1, 1, 1, 2, 2, 2))
+    period = exchange.period(cluster)
+    steps = [[sorted(flows) for flows in rounds_of(exchange, cluster, step)] for step in range(2 * period)]
+    assert steps[:period] == steps[period:]
+    assert any(step != steps[0] for step in steps)
+
+
+@pytest.mark.parametrize("nodes", [(0,), (0, 0, 0), (0, 0, 1, 1), (0, 1, 0, 1), (0, 0, 0, 1, 1, 1, 2, 2, 2)])
+@pytest.mark.parametrize(("text", "compressor"), [*((text, "none") for text in (*TEXTS, *CHANGING)), *GATHERED])
+def test_sums_of_a_round_are_those_of_its_flows(text, compressor, nodes):
+    exchange, cluster = exchanges.MENU.make(text), Cluster(nodes)
+    if exchange.servers > cluster.size:
+        return
+    place = [*nodes, *range(-exchange.servers, 0)]  # every server has a place of its own
+    for step in range(exchange.period(cluster)):
+        for flows in rounds_of(exchange, cluster, step, compressor):
+            received, crossing = [0] * len(place), [0] * len(place)
+            for flow in flows:
+                received[flow.dst] += flow.nbytes
+                crossing[flow.dst] += flow.nbytes * (place[flow.src] != place[flow.dst])
+            assert [flows.received().get(rank, 0) for rank in range(len(place))] == received
+            assert [flows.crossing().get(rank, 0) for rank in range(len(place))] == crossing
+
+
 @pytest.mark.parametrize("nodes", [(0, 0, 1, 1), (0, 0, 1, 1, 2, 2), (0, 1, 0, 1), (0, 1, 2)])
 @pytest.mark.parametrize(
     "text", ["hierarchical", "hierarchical(neighbor(ring))", "hierarchical(neighbor(one_peer(exp2)))"]
 )
 @pytest.mark.parametrize("numel", [1, 64, 12_345])
 def test_counted_bytes_between_nodes_are_the_declared_ones(text, nodes, numel):
-    rounds = exchanges.MENU.make(text).traffic(4 * numel, Cluster(nodes))
-    found = run_ranks(len(nodes), lambda comm: combine(comm, text, numel, nodes=nodes))
-    for rank, (kept, src, _, got) in enumerate(found):
-        declared = [0] * len(nodes)
-        for flow in (flow for flows in rounds for flow in flows if flow.dst == rank):
-            declared[flow.src] += flow.nbytes
-        assert got == declared
-        assert torch.equal(kept, src)
+    check_bytes(text, nodes, numel)
 
 
 def test_allreduce_moves_twice_n_minus_one_nths_of_the_chunk():

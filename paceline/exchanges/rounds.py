@@ -1,0 +1,120 @@
+"""The flows of one round, told by what they have in common: among n ranks there may be n (n-1) of them.
+
+    Fan(sources, targets)   every source sends to every target but itself, sources[s] x targets[t] bytes
+
+        reduce-scatter      a rank hears its own part from every other          1 x part of the target
+        all-gather          a rank hears from every other the part of that      part of the source x 1
+
+    Edges(sources)          every rank hears from some, the same bytes from each
+
+What ranks receive is summed in time that grows with ranks and edges, and never lists flows; iterating does.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+
+from paceline.types import Flow
+
+
+@dataclass(frozen=True)
+class Fan:
+    """`sources` and `targets` are ranks, each with its factor of the bytes."""
+
+    sources: Mapping[int, int]
+    targets: Mapping[int, int]
+
+    def __iter__(self) -> Iterator[Flow]:
+        for target, factor in self.targets.items():
+            for source, nbytes in self.sources.items():
+                if source != target:
+                    yield Flow(source, target, nbytes * factor)
+
+
+@dataclass(frozen=True)
+class Fans:
+    """A round of fans. `nodes[r]` is the node of worker r; servers, the ranks after them, are each on their own."""
+
+    fans: Sequence[Fan]
+    nodes: Sequence[int]
+
+    def __iter__(self) -> Iterator[Flow]:
+        return chain.from_iterable(self.fans)
+
+    def received(self) -> Mapping[int, int]:
+        found: Counter[int] = Counter()
+        for fan in self.fans:
+            total = sum(fan.sources.values())
+            for target, factor in fan.targets.items():
+                found[target] += factor * (total - fan.sources.get(target, 0))
+        return found
+
+    def crossing(self) -> Mapping[int, int]:
+        found: Counter[int] = Counter()
+        for fan in self.fans:
+            sent: Counter[int] = Counter()
+            for source, nbytes in fan.sources.items():
+                sent[self._node(source)] += nbytes
+            total = sent.total()
+            for target, factor in fan.targets.items():
+                found[target] += factor * (total - sent[self._node(target)])
+        return found
+
+    def _node(self, rank: int) -> int:
+        return self.nodes[rank] if rank < len(self.nodes) else ~rank
+
+
+def within(groups: Iterable[Iterable[int]], nbytes: int, nodes: Sequence[int]) -> Fans:
+    """Everybody hears `nbytes` from every other of its group."""
+    fans = [Fan(dict.fromkeys(group, 1), dict.fromkeys(group, nbytes)) for group in map(list, groups)]
+    return Fans(fans, nodes)
+
+
+@dataclass(frozen=True)
+class Edges:
+    """`sources[r]` are those that rank r hears from; many rounds may go along the same edges."""
+
+    sources: Mapping[int, Sequence[int]]
+    nodes: Sequence[int]
+
+    @classmethod
+    def of(cls, pairs: Iterable[tuple[int, int]], nodes: Sequence[int]) -> Edges:
+        """From pairs of a source and a target."""
+        sources: dict[int, list[int]] = {}
+        for source, target in pairs:
+            sources.setdefault(target, []).append(source)
+        return cls(sources, nodes)
+
+    @cached_property
+    def heard(self) -> Mapping[int, int]:
+        """How many each rank hears from."""
+        return {rank: len(sources) for rank, sources in self.sources.items()}
+
+    @cached_property
+    def heard_across(self) -> Mapping[int, int]:
+        """How many of them are on other nodes."""
+        nodes = self.nodes
+        return {rank: sum(nodes[source] != nodes[rank] for source in sources) for rank, sources in self.sources.items()}
+
+
+@dataclass(frozen=True)
+class Along:
+    """A round in which `nbytes` go along every edge."""
+
+    edges: Edges
+    nbytes: int
+
+    def __iter__(self) -> Iterator[Flow]:
+        for rank, sources in self.edges.sources.items():
+            for source in sources:
+                yield Flow(source, rank, self.nbytes)
+
+    def received(self) -> Mapping[int, int]:
+        return {rank: self.nbytes * count for rank, count in self.edges.heard.items()}
+
+    def crossing(self) -> Mapping[int, int]:
+        return {rank: self.nbytes * count for rank, count in self.edges.heard_across.items()}
