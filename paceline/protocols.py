@@ -106,6 +106,7 @@ class Comm(Protocol):
     rank: int
     size: int
     placement: tuple[int, ...]
+    deadline: float  # seconds that a wait takes at most, unless it is told otherwise
     shares_results: bool  # whether allocate_result is one memory for several ranks
     service: Any  # the way to the servers of the job (comm/service.py), or None
 

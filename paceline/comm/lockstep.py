@@ -42,6 +42,7 @@ class Lockstep:
         self._ground, self.members = ground, members
         self.rank, self.size = members.index(ground.rank), len(members)
         self.placement = (0,) * self.size
+        self.deadline = ground.queue.deadline
 
     def allocate(self, numel: int, dtype: torch.dtype, givers: int | None = None) -> Tensor:
         return self._ground.allocate(numel, dtype, givers)

@@ -249,7 +249,8 @@ class Engine:
             began = self._clock()
             for phase in range(self._exchange.phases):
                 unit = Unit(self._dispatcher.step, chunk.index, phase)
-                self._channel.start(unit, chunk, arena.source[:numel], arena.result[:numel], None).wait()
+                work = self._channel.start(unit, chunk, arena.source[:numel], arena.result[:numel], None)
+                work.wait(self.comm.deadline)  # given, it lets the host wait for a GPU too
             return self._clock() - began
 
         found = network.measure(exchange, network.sizes_within(arena.layout.nbytes))
