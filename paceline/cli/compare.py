@@ -1,41 +1,55 @@
-"""paceline compare: two records, the ratio of their rates, and what differs between the two stacks."""
+"""paceline compare: starts of two runs, the ratio of their rates, and what differs between the two stacks."""
 
 from __future__ import annotations
 
 import json as jsons
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from statistics import fmean
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from paceline.bench.stats import ENOUGH
 from paceline.cli import app
 from paceline.cli import options as o
+from paceline.cli.listing import name_skipped
 from paceline.cli.show import clipped, table
+from paceline.errors import WrongCommand
 from paceline.record import Record, check_writable, write
 from paceline.report.standing import contender, rate_of
-from paceline.report.store import one
+from paceline.report.store import one, open_store
 from paceline.report.tables import plain
 
+if TYPE_CHECKING:
+    from paceline.jobs.compare import Comparison
+
 Id = Annotated[str, typer.Argument(metavar="ID", help="An id of paceline list, the part that tells it, or a file.")]
+Side = Annotated[
+    str, typer.Argument(metavar="IDS", help="Starts of one run: ids or files with commas between, or a folder.")
+]
 
 
 @app.command()
-def compare(a: Id, b: Id, runs: o.Runs = Path("runs"), json: o.JsonFile = None) -> None:
-    """Compare record A with record B: A's rate over B's, with a 95 % interval, and all that differs between them."""
+def compare(a: Side, b: Side, runs: o.Runs = Path("runs"), json: o.JsonFile = None) -> None:
+    """Compare run A with run B: A's rate over B's, and all that differs between them.
+
+    One record of each gives the ratio. Several starts of each give a 95 % interval, five a verdict:
+    paceline compare A1,A2,A3,A4,A5 B1,B2,B3,B4,B5, or two folders.
+    """
     from paceline.jobs.compare import compare as work
 
     if json is not None:
         check_writable(json)
-    found = work(one(a, runs).record, one(b, runs).record)
+    found = work(starts(a, runs), starts(b, runs))
     for line in spoken(found):
         print(line)
     if json is not None:
         values = {
-            "first": found.first.id,
-            "second": found.second.id,
+            "first": [record.id for record in found.first],
+            "second": [record.id for record in found.second],
             "ratio": asdict(found.ratio),
             "differs": found.differs,
             "differences": [asdict(difference) for difference in found.differences],
@@ -43,10 +57,32 @@ def compare(a: Id, b: Id, runs: o.Runs = Path("runs"), json: o.JsonFile = None) 
         write(json, jsons.dumps(values, indent=1) + "\n")
 
 
-def spoken(found) -> Iterator[str]:  # type: ignore[no-untyped-def]
+def starts(text: str, runs: Path) -> list[Record]:
+    """The records that one side names, each once."""
+    words = [text] if os.path.exists(text) else text.split(",")
+    found = [record for word in words for record in _named(word, runs)]
+    return list({record.id: record for record in found}.values())
+
+
+def _named(word: str, runs: Path) -> list[Record]:
+    """The record with this id or in this file, or all in this folder."""
+    if not os.path.isdir(word):
+        return [one(word, runs).record]
+    store = open_store([Path(word)])
+    name_skipped(store.skipped)
+    if not store.records:
+        raise WrongCommand(f"there is no record in {word}", remedy="paceline list")
+    return [stored.record for stored in store.records]
+
+
+def spoken(found: Comparison) -> Iterator[str]:
     yield from (_side("A", found.first), _side("B", found.second))
-    yield f"A / B   {plain(found.ratio, 3)}   {_meaning(found.differs)}"
-    yield "        95 % interval over repeats inside each run; a race compares fresh starts"
+    yield f"A / B   {plain(found.ratio, 3)}   {_meaning(found)}"
+    if found.starts > 1:
+        yield f"        95 % interval over {len(found.first)} and {len(found.second)} starts"
+    if found.differs is None:
+        yield "        Starts differ by more than what one of them shows inside. For a verdict:"
+        yield f"        paceline race, or {ENOUGH} runs of each: paceline compare ID,ID,... ID,ID,..."
     yield ""
     if not found.differences:
         yield "Nothing else differs: same run, same versions, same machine."
@@ -55,14 +91,19 @@ def spoken(found) -> Iterator[str]:  # type: ignore[no-untyped-def]
     yield from table(("differs", "A", "B"), rows)
 
 
-def _side(letter: str, record: Record) -> str:
-    rate = f"{rate_of(record):.1f} {record.unit}/s"
-    kind = "" if record.kind == "measured" else f", {record.kind}"
-    what = f"{contender(record.run)}, {record.run.model}, {record.workers} worker(s)"
-    return clipped(f"{letter}       {record.id}  {rate}{kind}: {what}", 80)
+def _side(letter: str, records: Sequence[Record]) -> str:
+    first = records[0]
+    rate = f"{fmean(rate_of(record) or 0.0 for record in records):.1f} {first.unit}/s"
+    kind = "" if first.kind == "measured" else f", {first.kind}"
+    what = f"{contender(first.run)}, {first.run.model}, {first.workers} worker(s)"
+    name = first.id if len(records) == 1 else f"{len(records)} starts"
+    return clipped(f"{letter}       {name}  {rate}{kind}: {what}", 80)
 
 
-def _meaning(differs: bool | None) -> str:
-    if differs is None:
-        return f"too few repeats to tell: {ENOUGH} are needed"
-    return "a difference" if differs else "no difference that these repeats can show"
+def _meaning(found: Comparison) -> str:
+    if found.starts == 1:
+        both = len(found.first) == len(found.second)
+        return f"one start of {'each' if both else 'a side'} gives no verdict"
+    if found.differs is None:
+        return f"too few starts to tell: {ENOUGH} of each are needed"
+    return "a difference" if found.differs else "no difference that these starts can show"

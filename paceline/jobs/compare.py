@@ -1,8 +1,12 @@
-"""Two records beside each other: the ratio of their rates, and what differs between the two stacks. Loads no torch."""
+"""Starts of one run beside starts of another: the ratio of their rates, and what differs between the two stacks.
+
+A record is one start. Processes differ from start to start by more than blocks inside one do, so intervals and verdicts
+are over starts. Loads no torch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +14,10 @@ from paceline.bench.ratios import unpaired_ratio
 from paceline.bench.stats import ENOUGH, Interval
 from paceline.errors import WrongCommand
 from paceline.record import Record
-from paceline.report.standing import inside, rate_of
+from paceline.report.standing import rate_of
 
 _ABSENT = "-"
+_STACK = ("kind", "device", "processor", "cores", "paceline", "packages torch")
 
 
 @dataclass(frozen=True)
@@ -26,34 +31,57 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """`ratio` is first over second; its interval is over the repeats inside both runs."""
+    """The starts of both sides, at least one of each."""
 
-    first: Record
-    second: Record
-    ratio: Interval
-    differences: tuple[Difference, ...]
+    first: tuple[Record, ...]
+    second: tuple[Record, ...]
+    differences: tuple[Difference, ...] = ()
+
+    @property
+    def ratio(self) -> Interval:
+        """First over second; the interval is over starts, and not known where a side has only one."""
+        return unpaired_ratio(rates(self.first), rates(self.second))
+
+    @property
+    def starts(self) -> int:
+        """Of the side that has fewer."""
+        return min(len(self.first), len(self.second))
 
     @property
     def differs(self) -> bool | None:
-        """Whether the rates differ; None where the repeats of a side are too few to tell."""
-        fewest = min(len(_samples(record)) for record in (self.first, self.second))
-        return None if fewest < ENOUGH else not self.ratio.holds(1.0)
+        """Whether the rates differ; None where the starts of a side are too few to tell."""
+        return None if self.starts < ENOUGH else not self.ratio.holds(1.0)
 
 
-def compare(first: Record, second: Record) -> Comparison:
-    for record in (first, second):
+def compare(first: Sequence[Record], second: Sequence[Record]) -> Comparison:
+    for record in (*first, *second):
         if rate_of(record) is None:
             raise WrongCommand(f"record {record.id} has no rate", why=f"its verdict is {record.verdict}")
-    if first.unit != second.unit:
+    for side in (first, second):
+        _check_repeats(side)
+    one, other = first[0], second[0]
+    if one.unit != other.unit:
         raise WrongCommand(
-            f"{first.id} counts {first.unit}, {second.id} counts {second.unit}", why="their rates have no ratio"
+            f"{one.id} counts {one.unit}, {other.id} counts {other.unit}", why="their rates have no ratio"
         )
-    ratio = unpaired_ratio(_samples(first), _samples(second))
-    return Comparison(first, second, ratio, tuple(differences(first, second)))
+    return Comparison(tuple(first), tuple(second), tuple(differences(one, other)))
 
 
-def _samples(record: Record) -> list[float]:
-    return inside(record) or [rate for rate in [rate_of(record)] if rate is not None]
+def rates(records: Sequence[Record]) -> list[float]:
+    """One number of each start."""
+    return [rate for record in records if (rate := rate_of(record)) is not None]
+
+
+def _check_repeats(records: Sequence[Record]) -> None:
+    """Refuse a side of different runs or stacks: its starts would be repeats of nothing. Seeds may differ."""
+    for record in records[1:]:
+        for odd in differences(records[0], record):
+            if odd.what in _STACK or (odd.what.startswith("run ") and odd.what != "run seed"):
+                raise WrongCommand(
+                    f"{records[0].id} and {record.id} are on one side",
+                    why=f"they are not starts of one run: {odd.what} is {odd.first} and {odd.second}",
+                    remedy="give each side the records of one command on one machine",
+                )
 
 
 def differences(first: Record, second: Record) -> Iterator[Difference]:

@@ -34,4 +34,4 @@ def rerun(record: Record, runs: Path, on_line: OnLine | None = None) -> tuple[St
     """The new record, kept in `runs`, and the ratio of the new rate to the old one; None if the old run failed."""
     check_rerun(record)
     fresh, path = keep(record.run, runs, on_line=on_line)
-    return Stored(fresh, path), None if rate_of(record) is None else compare(fresh, record)
+    return Stored(fresh, path), None if rate_of(record) is None else compare([fresh], [record])

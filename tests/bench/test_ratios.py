@@ -21,12 +21,12 @@ def test_equal_numbers_give_a_point():
     assert (found.low, found.centre, found.high) == (2.0, 2.0, 2.0)
 
 
-def test_a_run_against_itself_is_rarely_called_different():
-    """Welch at 95 %: about 5 of 100 white-noise pairs; 4 standard errors of 1,000 trials are 2.8 points."""
+def test_starts_of_one_configuration_are_rarely_called_different():
+    """A number is a start: 3 % around the truth, measured in 5 blocks with 1 %. Welch at 95 % errs in 5 of 100."""
     noise = random.Random(3)
     wrong = 0
     for _ in range(1000):
-        a, b = ([noise.gauss(100, 3) for _ in range(5)] for _ in range(2))
+        a, b = ([100 * noise.gauss(1, 0.03) * noise.gauss(1, 0.01 / 5**0.5) for _ in range(5)] for _ in range(2))
         ratio = unpaired_ratio(a, b)
         wrong += not ratio.low <= 1 <= ratio.high
-    assert wrong <= 78
+    assert wrong <= 70

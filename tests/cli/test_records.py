@@ -87,23 +87,42 @@ def test_show_of_a_failed_run_is_no_crash(tmp_path, capsys):
 def test_compare_gives_the_ratio_and_what_differs(runs, capsys, tmp_path):
     out = told(capsys, "compare", "230101-allr2", "230101-ddp2", "--runs", runs, "--json", tmp_path / "c.json")
     found = json.loads((tmp_path / "c.json").read_text())
-    assert found["ratio"]["low"] < found["ratio"]["centre"] < found["ratio"]["high"]
     assert found["ratio"]["centre"] > 1
     assert {entry["what"] for entry in found["differences"]} == {"run strategy", "comm"}
     assert "A / B" in out
     assert max(map(len, out.splitlines())) <= 80
 
 
-def test_compare_decides_nothing_from_fewer_than_five_repeats(tmp_path, capsys):
-    for name, strategy, count in (("a", "allreduce", 5), ("b", "ddp", 5), ("c", "ddp", 4)):
+def test_compare_decides_nothing_from_one_start_of_each_whatever_is_inside(tmp_path, capsys):
+    for name, strategy, rate in (("a", "allreduce", 200.0), ("b", "ddp", 100.0)):
         kept = record(strategy)
-        repeats = [(200.0 if name == "a" else 100.0) + k for k in range(count)]
+        repeats = [rate + k for k in range(20)]
         kept.rate["total"] |= {"repeats": repeats, "mean": repeats[0]}
         (tmp_path / f"{name}.json").write_text(kept.to_json())
-    assert "a difference" in told(capsys, "compare", tmp_path / "a.json", tmp_path / "b.json")
-    out = told(capsys, "compare", tmp_path / "a.json", tmp_path / "c.json", "--json", tmp_path / "ac.json")
-    assert "too few repeats to tell: 5 are needed" in out
-    assert json.loads((tmp_path / "ac.json").read_text())["differs"] is None
+    out = told(capsys, "compare", tmp_path / "a.json", tmp_path / "b.json", "--json", tmp_path / "ab.json")
+    assert "2.000   one start of each gives no verdict" in out
+    assert "paceline race" in out
+    found = json.loads((tmp_path / "ab.json").read_text())
+    assert (found["differs"], found["ratio"]["low"]) == (None, None)
+
+
+def test_compare_takes_several_starts_of_each_side(tmp_path, capsys):
+    folders = {strategy: tmp_path / strategy for strategy in ("allreduce", "ddp")}
+    for strategy, folder in folders.items():
+        folder.mkdir()
+        for start in range(1, 6):
+            (folder / f"{start}.json").write_text(record(strategy, start=start).to_json())
+    out = told(capsys, "compare", *folders.values(), "--json", tmp_path / "c.json")
+    assert "a difference" in out
+    assert "95 % interval over 5 and 5 starts" in out
+    assert max(map(len, out.splitlines())) <= 80
+    found = json.loads((tmp_path / "c.json").read_text())
+    assert (found["differs"], len(found["first"])) == (True, 5)
+    few = [",".join(f"23010{start}-{name}2" for start in (1, 2)) for name in ("allr", "ddp")]
+    assert "too few starts to tell: 5 of each are needed" in told(capsys, "compare", *few, "--runs", tmp_path)
+    assert "are on one side" in told(capsys, "compare", tmp_path, folders["ddp"], code=2)
+    (tmp_path / "empty").mkdir()
+    assert "there is no record in" in told(capsys, "compare", tmp_path / "empty", folders["ddp"], code=2)
 
 
 def test_compare_sees_versions_and_machines(tmp_path, capsys):

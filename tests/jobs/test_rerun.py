@@ -14,7 +14,8 @@ def test_a_rerun_keeps_the_new_record_and_compares_it(tmp_path, monkeypatch):
     stored, found = job.rerun(old, tmp_path)
     assert stored.path == tmp_path / f"{fresh.id}.json"
     assert stored.events_path is not None
-    assert (found.first.id, found.second.id) == (fresh.id, old.id)
+    assert ([r.id for r in found.first], [r.id for r in found.second]) == ([fresh.id], [old.id])
+    assert found.differs is None
     assert found.differences == ()
 
 
