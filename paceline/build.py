@@ -75,11 +75,16 @@ def training_of(run: Run, axes: Axes | None, comm: Any, device: Device | None = 
     pace = pace_of(run, axes, model, optimizer, comm, device)
     called = pace.model if run.reference else model
     view = View(comm.rank, comm.size, comm.placement)
+
+    def deal() -> Any:
+        return batches_of(run, workload, view, device, source)
+
     return Training(
         workload=workload,
         model=torch.compile(called) if run.compile else called,
         pace=pace,
-        batches=batches_of(run, workload, view, device, source),
+        batches=deal(),
+        deal=deal,
         tests=source.tests(),
         place=_placing(run, device),
         rank=comm.rank,

@@ -62,6 +62,7 @@ class Flops(Part):
 
 class Resources(Part):
     pss_peak: Annotated[list[Amount], Field(min_length=1)]
+    rss_peak: list[Amount] = []
     cpu_use: list[Amount] = []
     flops: Flops | None = None
 
@@ -106,6 +107,9 @@ class Race(Part):
     name: str = ""
     round: int = 0
     sitting: str = ""
+    label: str = ""
+    heat: str = ""
+    same_result: bool | None = None
 
 
 class Failed(Part):

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from paceline._version import VERSION
 from paceline.bench.redact import redacted, secrets_of
 from paceline.errors import WrongCommand
 from paceline.figures import check_figures, is_too_deep
@@ -82,7 +83,11 @@ class Record(BaseModel):
 
 
 def read(path: Path) -> Record:
-    """A record from a file; another schema version or damage is named."""
+    """A record from a file; another schema version or damage is named.
+
+    Within a schema fields are only added, so one that is not known here is left out. A setting of the run that is not
+    known is refused: it changed what was run.
+    """
     try:
         values = json.loads(path.read_text())
     except (OSError, ValueError) as problem:
@@ -93,17 +98,41 @@ def read(path: Path) -> Record:
         why = "schema is missing" if isinstance(values, dict) else "it is no JSON object"
         raise WrongCommand(f"{path} is not a record", why=why)
     if values["schema"] != SCHEMA:
-        raise WrongCommand(f"{path} has schema {values['schema']}", why=f"this paceline reads schema {SCHEMA}")
+        raise WrongCommand(
+            f"{path} has schema {values['schema']}",
+            why=f"this paceline reads schema {SCHEMA}",
+            remedy=f"read it with {_writer(values)}, or run it again",
+        )
     if is_too_deep(values):
         raise WrongCommand(f"{path} is not a record", why=TOO_DEEP)
     try:
-        record = Record.model_validate(values)
+        record = Record.model_validate({name: value for name, value in values.items() if name in _FIELDS})
         check_figures(values)
     except ValidationError as problem:
-        first = problem.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise WrongCommand(f"{path} is not a record", why=f"{where}: {first['msg']}") from None
+        raise _misread(path, values, problem) from None
     return record
+
+
+_FIELDS = {*Record.model_fields, "schema"}
+
+
+def _misread(path: Path, values: dict[str, Any], problem: ValidationError) -> WrongCommand:
+    """What is wrong with a file: a setting of a newer paceline, or else the first thing that is damaged."""
+    errors = problem.errors()
+    for error in errors:
+        if error["type"] == "extra_forbidden" and error["loc"][0] == "run":
+            why = f"{'.'.join(map(str, error['loc']))} is a setting that this paceline ({VERSION}) does not know"
+            return WrongCommand(f"{path} is of a newer paceline", why=why, remedy=f"read it with {_writer(values)}")
+    where = ".".join(map(str, errors[0]["loc"]))
+    return WrongCommand(f"{path} is not a record", why=f"{where}: {errors[0]['msg']}")
+
+
+def _writer(values: dict[str, Any]) -> str:
+    """The paceline that wrote a record, as far as it tells."""
+    environment = values.get("environment")
+    version = environment.get("paceline") if isinstance(environment, dict) else None
+    known = isinstance(version, str) and version != VERSION
+    return f"paceline {version}, which wrote it" if known else "the paceline that wrote it"
 
 
 def write(path: Path, text: str) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import resource
 import sys
 import time
 import traceback
@@ -98,7 +97,7 @@ def measure(run: Run, training: Any, comm: Any, state: dict[str, Any]) -> dict[s
     from paceline.bench.environment import capture
     from paceline.bench.gpu import GpuUse
     from paceline.bench.measure import Meter, Tally
-    from paceline.bench.memory import PeakMemory
+    from paceline.bench.memory import PeakMemory, peak_rss
     from paceline.train.evaluate import accuracy, replicas
 
     state["step"] = 0
@@ -109,6 +108,8 @@ def measure(run: Run, training: Any, comm: Any, state: dict[str, Any]) -> dict[s
         while left := getattr(training.pace, "steps_to_plan", 0):
             training.steps(left, Meter())  # what is measured below is the plan, not the way to it
     blocks, length = _lengths(run, training)
+    if run.epochs is not None:
+        training.begin_epochs()
     meter, seconds, graded = Meter(), [], []
     tally = Tally(lambda: (*comm.received(), *pushed(comm)), time.process_time)
     coded = _coding(training)
@@ -125,6 +126,7 @@ def measure(run: Run, training: Any, comm: Any, state: dict[str, Any]) -> dict[s
             _tell(run, block, blocks, length / seconds[-1], training)
         if run.epochs is not None or block + 1 == blocks:
             graded += _graded(run, block, accuracy(training, comm), comm.rank)
+    memory.look()
     steps = blocks * length
     per_step = [nbytes / steps for nbytes in tally.nbytes]
     sources = len(comm.received())
@@ -144,7 +146,7 @@ def measure(run: Run, training: Any, comm: Any, state: dict[str, Any]) -> dict[s
         "cpu_seconds_per_step": tally.seconds / steps,
         "coding": coding,
         "pss_peak": memory.peak,
-        "rss_peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "rss_peak": peak_rss(),
         "losses": list(training.losses),
         "accuracy": graded,
         **_events(training, run),

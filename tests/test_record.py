@@ -51,11 +51,13 @@ DAMAGE = {
     "no bytes": (("bytes",), {}, "bytes"),
     "bytes are a text": (("bytes", "received_per_step"), "x", "bytes.received_per_step"),
     "no memory": (("resources", "pss_peak"), [], "resources.pss_peak"),
+    "a peak is a text": (("resources", "rss_peak"), ["much"], "resources.rss_peak.0"),
+    "a label is a number": (("race", "label"), 3, "race.label"),
+    "the same result is a text": (("race", "same_result"), "yes", "race.same_result"),
     "no workers": (("workers",), 0, "workers"),
     "half an efficiency": (("efficiency",), {"value": 1.0}, "efficiency"),
     "half an accuracy": (("accuracy",), [{"value": 1.0}], "accuracy.0.loss"),
     "the name that a class has for the schema": (("schema_",), 1, "schema_"),
-    "an unknown field": (("extra",), 1, "extra"),
     "no schema": (("schema",), None, "schema"),
     "nested deeply": (("plan", "x"), json.loads("[" * 200 + "]" * 200), "nested too deeply"),
 }
@@ -133,3 +135,33 @@ def test_a_variable_that_holds_a_word_of_ours_damages_no_record(tmp_path, monkey
     monkeypatch.setenv("OUR_TOKEN", "contiguous")
     assert save(record(), [], tmp_path / "r.json").verdict == "steady"
     assert read(tmp_path / "r.json").run.memory_format == "contiguous"
+
+
+def test_a_field_that_is_not_known_is_left_out(tmp_path):
+    kept = record()
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps({**json.loads(kept.to_json()), "added_later": {"x": [1]}}))
+    assert read(path) == kept
+
+
+@pytest.mark.parametrize(
+    ("version", "remedy"), [("9.1.0", "paceline 9.1.0, which wrote it"), (None, "the paceline that")]
+)
+def test_a_setting_of_the_run_that_is_not_known_is_refused(version, remedy, tmp_path):
+    values = json.loads(record().to_json())
+    values["run"]["elephants"] = 3
+    values["environment"] = {"paceline": version} if version else {}
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps(values))
+    with pytest.raises(WrongCommand, match=r"newer paceline: run\.elephants is a setting") as refused:
+        read(path)
+    assert remedy in refused.value.remedy
+
+
+@pytest.mark.parametrize("environment", [{"paceline": "9.1.0"}, {}, "x"])
+def test_another_schema_says_what_to_read_it_with(environment, tmp_path):
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps({**json.loads(record().to_json()), "schema": 2, "environment": environment}))
+    with pytest.raises(WrongCommand, match="has schema 2: this paceline reads schema 1") as refused:
+        read(path)
+    assert ("paceline 9.1.0" in refused.value.remedy) == (environment == {"paceline": "9.1.0"})

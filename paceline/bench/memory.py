@@ -1,24 +1,41 @@
-"""How much memory this process really takes: its proportional share (PSS), sampled while it works."""
+"""How much memory this process takes: its proportional share (PSS) when somebody looks, and the kernel's peak (RSS)."""
 
 from __future__ import annotations
 
+import resource
 import threading
 from pathlib import Path
 
 _ROLLUP = Path("/proc/self/smaps_rollup")
+_STATUS = Path("/proc/self/status")
 
 
 def pss() -> int:
     """Bytes of this process, shared pages divided among those who share them; 0 where the kernel does not tell."""
+    return _told(_ROLLUP, "Pss:") or 0
+
+
+def peak_rss() -> int:
+    """The most bytes that were in memory at any moment, shared pages in full: no PSS was ever larger.
+
+    Without /proc it is ru_maxrss, which is also of the process that started this one.
+    """
+    return _told(_STATUS, "VmHWM:") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _told(path: Path, word: str) -> int | None:
     try:
-        lines = _ROLLUP.read_text().splitlines()
+        lines = path.read_text().splitlines()
     except OSError:
-        return 0
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(word)), None)
 
 
 class PeakMemory:
-    """Samples in a thread while inside; meant for warm-up steps, because looking costs milliseconds."""
+    """The largest PSS that a thread sees while inside; meant for warm-up steps, because looking costs milliseconds.
+
+    What comes and goes between two looks is not seen: `peak_rss` is the bound.
+    """
 
     def __init__(self, every: float = 0.05) -> None:
         self.peak, self._every, self._over = 0, every, threading.Event()
@@ -26,7 +43,10 @@ class PeakMemory:
 
     def _watch(self) -> None:
         while not self._over.wait(self._every):
-            self.peak = max(self.peak, pss())
+            self.look()
+
+    def look(self) -> None:
+        self.peak = max(self.peak, pss())
 
     def __enter__(self) -> PeakMemory:
         self._thread.start()
@@ -35,4 +55,4 @@ class PeakMemory:
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
-        self.peak = max(self.peak, pss())
+        self.look()

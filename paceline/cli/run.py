@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -78,20 +79,15 @@ def run(
     standard errors over the repeats inside this run. A script: paceline run -np 4 -- python my_train.py
     """
     values = {key: value for key, value in locals().items() if key != "context"}
-    asked = o.run_from(values, words or (), _given(context))
+    asked = o.run_from(values, words or (), settings_given(context))
     if log_format not in LOG_FORMATS:
         raise UnknownName("log format", log_format, LOG_FORMATS)
-    beside = {"--json": json, "--trace": trace, "--tensorboard": tensorboard}
-    for flag, path in beside.items():
-        if path is not None and context.obj:
-            raise WrongCommand(
-                f"{flag} with a script", why="a script makes its own results", remedy=f"leave {flag} out"
-            )
-        if path is not None and flag != "--tensorboard":
-            check_writable(path, flag)
     if context.obj:
         _launch(asked, context, words or ())
         return
+    for flag, path in {"--json": json, "--trace": trace}.items():
+        if path is not None:
+            check_writable(path, flag)
     extras = {
         "baseline": read(baseline) if baseline else None,
         "experiment": _told(experiment),
@@ -155,20 +151,40 @@ def _launch(run: Run, context: typer.Context, words: Sequence[str]) -> None:
     from paceline.jobs.measure import machine
     from paceline.jobs.script import launch
 
-    given = [*_given(context), *settings_of(words, note=lambda _: None)]
-    foreign = [name for name in given if name not in _FOR_SCRIPTS]
-    if foreign:
-        flags = ", ".join("--" + name.replace("_", "-") for name in foreign)
-        raise WrongCommand(
-            f"{flags} with a script",
-            why="the script chooses model, data and steps itself",
-            remedy="leave it out",
-        )
+    _nothing_of_the_script(context, words)
     compose(run, machine(), unknown=OWN)
+    given = [*settings_given(context), *settings_of(words, note=lambda _: None)]
     choices = {name: getattr(run, name) for name in given if name not in _FOR_LAUNCHER}
     launch(context.obj, run=run, servers=servers_of(run), choices=choices)
 
 
+def _nothing_of_the_script(context: typer.Context, words: Sequence[str]) -> None:
+    """Refuse what would not reach the script, or is about a record that it does not leave."""
+    given = [name for name in given_flags(context) if name != "words"]
+    results = [name for name in given if name in _OF_RECORDS]
+    if results:
+        raise WrongCommand(
+            f"{_flags(results)} with a script",
+            why="a script makes its own results, and run keeps no record of it",
+            remedy=f"leave it out, or paceline race {shlex.join(['--', *context.obj])}",
+        )
+    foreign = [name for name in [*given, *settings_of(words, note=lambda _: None)] if name not in _FOR_SCRIPTS]
+    if foreign:
+        raise WrongCommand(
+            f"{_flags(foreign)} with a script",
+            why="the script chooses model, data and steps itself",
+            remedy="leave it out",
+        )
+
+
+def _flags(names: Sequence[str]) -> str:
+    return ", ".join("--" + name.replace("_", "-") for name in names)
+
+
+_OF_RECORDS = (
+    *("json", "trace", "tensorboard", "runs"),
+    *("baseline", "experiment", "peak_flops", "log_format"),
+)
 _FOR_SCRIPTS = (
     *("workers", "strategy", "rule", "exchange", "topology", "schedule", "compress", "membership"),
     *("comm", "nodes", "profile", "deadline", "threads", "lab", "cpus"),
@@ -176,7 +192,12 @@ _FOR_SCRIPTS = (
 _FOR_LAUNCHER = ("workers", "threads", "lab", "cpus")
 
 
-def _given(context: typer.Context) -> list[str]:
-    """The settings of a run that stand on the command line as flags."""
-    sources = {name: context.get_parameter_source(name) for name in Run.model_fields}
+def given_flags(context: typer.Context) -> list[str]:
+    """What stands on the command line, by the names of the parameters; not what a variable says."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
     return [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+
+
+def settings_given(context: typer.Context) -> list[str]:
+    """The settings of a run that stand on the command line as flags."""
+    return [name for name in given_flags(context) if name in Run.model_fields]

@@ -106,7 +106,7 @@ def _details(record: Record) -> Iterator[str]:
         same = "bit-identical" if record.replicas["identical"] else f"{distance:.2g} apart (relative to their mean)"
         yield f"models  replicas are {same}"
     yield from _more(record)
-    yield f"memory  {size(max(record.resources['pss_peak']))} at most per worker (PSS)"
+    yield f"memory  {memory(record)}"
     if record.accuracy:
         last = record.accuracy[-1]
         yield f"test    accuracy {last['value']:.4f}, loss {last['loss']:.4f} on {last['samples']:.0f} samples"
@@ -169,6 +169,13 @@ def received(record: Record) -> str:
     if record.run.strategy == "ddp":
         return "-"
     return size(fmean(record.bytes["received_per_step"][: record.workers]))
+
+
+def memory(record: Record) -> str:
+    """Of the largest worker: the share that was seen, and what it can never have passed."""
+    seen, bound = record.resources["pss_peak"], record.resources.get("rss_peak")
+    most = f", at most {size(max(bound))} (RSS)" if bound else ""
+    return f"{size(max(seen))} seen (PSS){most} per worker"
 
 
 def coding(record: Record) -> str:

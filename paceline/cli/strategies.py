@@ -22,14 +22,19 @@ def strategies(json: o.JsonFile = None) -> None:
         print(title)
         for strategy in STRATEGIES.values():
             if strategy.same_result is same:
-                print(f"  {strategy.name}\n    {strategy.stands_for}\n    {axes(strategy)}")
+                print(f"  {strategy.name}\n    {strategy.stands_for}\n    {flags(strategy)}")
+                if strategy.across:
+                    print(f"    on several nodes: --exchange {shlex.quote(strategy.across)}")
         print()
     print(f"references beside them: {', '.join(REFERENCES)}")
 
 
-def axes(strategy: Strategy) -> str:
-    """The axes behind a name, as flags to paste."""
+def flags(strategy: Strategy) -> str:
+    """The axes behind a name, as flags to paste: rule and exchange always, others where they are not the usual."""
     given = {"--rule": strategy.rule, "--exchange": strategy.exchange}
-    if strategy.schedule != Strategy.schedule:
-        given["--schedule"] = strategy.schedule
+    rest = {"--schedule": "schedule", "--compress": "compressor", "--membership": "membership"}
+    for flag, axis in rest.items():
+        text = getattr(strategy, axis)
+        if text != getattr(Strategy, axis):
+            given[flag] = text
     return " ".join(f"{flag} {shlex.quote(text)}" for flag, text in given.items())

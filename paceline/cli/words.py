@@ -67,7 +67,9 @@ def settings_of(
         key, equals, value = word.partition("=")
         if not equals:
             raise WrongCommand(
-                f"{word!r} is not understood", why="words after run are key=value", remedy=f"-- python {word}"
+                f"{word!r} is not understood",
+                why="words after run are key=value",
+                remedy=f"-- python {word}" if word.endswith(".py") else f"dnn={word}",
             )
         if key not in WORDS:
             raise UnknownName("word", key, WORDS)

@@ -31,17 +31,6 @@ def layout_of(text: str) -> list[Slot] | None:
     return None if entry is None else [_slot(name, shape) for name, shape in entry["tensors"]]
 
 
-def layout_built(text: str, *, classes: int | None = None, image_size: int | None = None) -> list[Slot]:
-    """The same for any model, by building it without memory; loads torch."""
-    import torch
-
-    from paceline.models.resolve import build
-
-    with torch.device("meta"):
-        model = build(text, classes=classes, image_size=image_size).model
-    return [_slot(name, tensor.shape) for name, tensor in model.named_parameters() if tensor.requires_grad]
-
-
 def _slot(name: str, shape: Iterable[int]) -> Slot:
     sides = tuple(shape)
     return Slot(name, prod(sides), sides)

@@ -33,6 +33,12 @@ class Training:
     tests: Samples | None = None
     place: Callable[[Any], Any] = lambda batch: batch
     losses: list[float] = field(default_factory=list)
+    deal: Callable[[], Iterator[Any]] | None = None  # batches from the beginning
+
+    def begin_epochs(self) -> None:
+        """Epochs are those of the source, whatever steps came before the first."""
+        if self.deal is not None:
+            self.batches = self.deal()
 
     def steps(self, count: int, meter: Meter) -> None:
         """`count` updates; the meter learns where the time went."""

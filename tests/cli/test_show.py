@@ -1,13 +1,17 @@
 import json
+import shlex
 
 import pytest
+import typer
 
 from paceline.bench.stats import Interval
-from paceline.cli import main
-from paceline.cli.show import plus_minus, size, table
-from paceline.compose import servers_of
+from paceline.cli import app, main
+from paceline.cli.show import memory, plus_minus, size, table
+from paceline.compose import axes_of, servers_of
 from paceline.run import Run
 from paceline.strategies import STRATEGIES
+from tests.report.samples import record
+from tests.sources.idxfiles import write_folder
 
 
 def told(capsys, *words):
@@ -71,6 +75,33 @@ def test_explain_counts_what_a_server_receives(capsys, tmp_path):
     assert json.loads((tmp_path / "e.json").read_text())["received"] == [model] * 4 + [4 * model]
 
 
+def test_explain_takes_what_describes_a_run():
+    verbs = typer.main.get_command(app).commands
+    flags = {verb: {option.name for option in verbs[verb].params} for verb in ("run", "explain")}
+    assert set(Run.model_fields) <= flags["run"] & flags["explain"]
+
+
+def test_explain_in_place_of_run_tells_the_command(capsys):
+    flags = "--steps 3 --warmup 2 --seed 4 --cpus 0.5 --clip-norm 1 --accumulate 2 --use-fp16 --fake-location cpu"
+    out = told(capsys, "explain", "dnn=mlp", "bs=8", "nworkers=4", "threshold=0", *flags.split())
+    command = next(line for line in out.splitlines() if line.startswith("paceline run"))
+    assert command == (
+        "paceline run -np 4 --schedule wfbp --cpus 0.5 --model mlp --batch-size 8 --source 'fake(cpu)' "
+        "--precision fp16 --accumulate 2 --clip-norm 1 --steps 3 --warmup 2 --seed 4"
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "inputs", "classes"), [("--image-size 32", 3 * 32**2, 10), ("--source idx({})", 4**2, 3)]
+)
+def test_explain_knows_the_tensors_that_flags_and_samples_make(flags, inputs, classes, capsys, tmp_path):
+    write_folder(tmp_path, size=4, classes=3)
+    words = flags.format(tmp_path).split()
+    told(capsys, "explain", "--model", "mlp", *words, "--json", str(tmp_path / "e.json"))
+    found = json.loads((tmp_path / "e.json").read_text())
+    assert found["model_bytes"] == 4 * ((inputs + 1) * 256 + 257 * 256 + 257 * classes)
+
+
 def test_a_table_is_as_wide_as_it_needs_to_be():
     assert list(table(("a", "b"), [("x", "10"), ("yy", "3")])) == ["a    b", "--  --", "x   10", "yy   3"]
 
@@ -82,3 +113,25 @@ def test_sizes_are_spoken():
 def test_an_interval_that_is_not_known_is_not_shown():
     assert plus_minus(Interval(2.0, 1.5, 2.5), 1) == "2.0 +- 0.5"
     assert plus_minus(Interval(2.0, None, None), 1) == "2.0"
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_the_flags_of_a_strategy_can_be_pasted_in_place_of_its_name(name, capsys):
+    lines = told(capsys, "strategies").splitlines()
+    given = shlex.split(lines[lines.index(f"  {name}") + 2])
+    values = {flag.removeprefix("--"): text for flag, text in zip(given[::2], given[1::2], strict=True)}
+    assert axes_of(Run(workers=4, **values)) == axes_of(Run(workers=4, strategy=name))
+
+
+def test_the_flags_of_a_strategy_on_several_nodes_are_told_too(capsys):
+    lines = told(capsys, "strategies").splitlines()
+    exchange = shlex.split(lines[lines.index("  neighbor_allreduce") + 3].partition("--exchange ")[2])[0]
+    named = Run(workers=4, nodes="2x2", strategy="neighbor_allreduce")
+    assert axes_of(named.with_(strategy=None, rule="awc", exchange=exchange)) == axes_of(named)
+
+
+def test_only_what_bounds_memory_is_called_a_bound():
+    kept = record(resources={"pss_peak": [480e6, 481e6], "rss_peak": [570e6, 569e6]})
+    assert memory(kept) == "481.0 MB seen (PSS), at most 570.0 MB (RSS) per worker"
+    kept = record(resources={"pss_peak": [480e6]})
+    assert "at most" not in memory(kept)

@@ -1,9 +1,11 @@
 """The words of the published individual mode."""
 
+from pathlib import Path
+
 import pytest
 
 from paceline.cli.options import run_from
-from paceline.cli.words import settings_of
+from paceline.cli.words import COMPRESSORS, WORDS, settings_of
 from paceline.compose import MENUS, compose
 from paceline.errors import WrongCommand
 
@@ -135,3 +137,16 @@ def test_no_merging_beside_a_strategy_that_merges_is_refused():
     with pytest.raises(WrongCommand, match=r"mgwfbp=0.*--strategy mg_wfbp"):
         settings_of(["mgwfbp=0"], lambda _: None, {"strategy": "mg_wfbp"})
     assert settings_of(["mgwfbp=0"], lambda _: None, {"strategy": "horovod"}) == {}
+
+
+def test_the_page_about_words_has_all_of_them():
+    page = (Path(__file__).parents[2] / "docs" / "howto" / "words.md").read_text()
+    assert [word for word in WORDS if f"`{word}=" not in page] == []
+    assert [word for word, text in COMPRESSORS.items() if f"| `{word}` | `{text}` |" not in page] == []
+
+
+@pytest.mark.parametrize(("word", "remedy"), [("resnet50", "dnn=resnet50"), ("train.py", "-- python train.py")])
+def test_a_word_without_a_key_gets_what_was_probably_meant(word, remedy):
+    with pytest.raises(WrongCommand) as refused:
+        asked(word)
+    assert refused.value.remedy == remedy
