@@ -18,9 +18,10 @@ from paceline.record import check_writable, write
 from paceline.report.tables import plain
 
 if TYPE_CHECKING:
-    from paceline.jobs.reproduce.sheet import Cell, Filled, Reproduction
+    from paceline.jobs.reproduce.sheet import Cell, Figure, Filled, Reproduction
 
 NAMES = "bluefog, ddl_benchmarks, dlaas, elasticdl or tensorpack"
+WIDTH = 80
 
 
 @app.command()
@@ -31,7 +32,7 @@ def reproduce(
     runs: o.Runs = Path("runs"),
     json: o.JsonFile = None,
 ) -> None:
-    """Print a published table and beside it what this machine shows; every cell of ours names its record.
+    """Print a published table and beside it what this machine shows; every cell of ours names its records.
 
     A cell is measured, replayed, forecast, or empty with the reason. Without --measure only records in --runs count.
     """
@@ -75,52 +76,113 @@ def spoken(found: Reproduction) -> Iterator[str]:
 
 
 def _sheet(filled: Filled) -> Iterator[str]:
-    """The table, then the reasons of its empty cells, each once."""
+    """Rates and ratios, then the other figures, then the reasons of empty cells, each once."""
     sheet = filled.sheet
     yield from _wrapped(sheet.title)
     if sheet.here:
         yield from _wrapped(f"here: {sheet.here}")
-    reasons = list(dict.fromkeys(cell.reason for cell in filled.cells if cell.reason))
     width = max(10, *(len(cell.row.name) for cell in filled.cells))
-    yield f"{'':{width}} | {'published':^20} | here"
-    unit = f"{sheet.unit}/s"
-    yield f"{'':{width}} | {unit:>9} {sheet.ratio:>10} | {unit:>9} {sheet.ratio:>17}  record"
+    yield from _rates(filled, width)
+    yield from _figures(filled, width)
+    yield from (line for k, reason in enumerate(filled.reasons) for line in _wrapped(reason, f"({k + 1}) "))
+
+
+def _rates(filled: Filled, width: int) -> Iterator[str]:
+    name, unit, reasons = filled.sheet.ratio, f"{filled.sheet.unit}/s", filled.reasons
+    wide = max(8, len(name))
+    yield f"{'':{width}} | {'published':^{8 + wide}} | here"
+    yield f"{'':{width}} | {unit:>7} {name:>{wide}} | {unit:>6} {name:>17} starts record"
     for cell in filled.cells:
         row = cell.row
         rate = "-" if row.rate is None else f"{row.rate:g}"
         ratio = "-" if row.ratio is None else f"{row.ratio:.2f}"
-        yield f"{row.name:{width}} | {rate:>9} {ratio:>10} | {_here(cell, reasons)}"
-    yield from (line for k, reason in enumerate(reasons) for line in _wrapped(reason, f"({k + 1}) "))
+        yield f"{row.name:{width}} | {rate:>7} {ratio:>{wide}} | {_here(cell, reasons)}"
 
 
 def _here(cell: Cell, reasons: Sequence[str]) -> str:
-    record = cell.record
-    if record is None or cell.standing is None:
-        return f"    empty ({reasons.index(cell.reason) + 1})"
+    """The newest record by its name, the others by their number."""
+    if cell.rate is None or cell.record is None:
+        return f" empty ({reasons.index(cell.reason) + 1})"
+    rate = f"{cell.rate.centre:.{1 if cell.rate.centre < 10_000 else 0}f}"
+    centre = "-" if cell.ratio is None else f"{cell.ratio.centre:.2f}"
     ratio = "-" if cell.ratio is None else plain(cell.ratio)
-    kind = "" if cell.state == "measured" else f" {cell.state}"
-    return f"{cell.standing.rate.centre:>9.1f} {ratio:>17}  {record.id[-6:]}{kind}"
+    # What was computed is no fresh start, and its spread is not that of starts.
+    shown = f"{ratio:>17} {cell.behind:>6}" if cell.state == "measured" else f"{centre} {cell.state}"
+    more = f" +{len(cell.records) - 1}" if len(cell.records) > 1 else ""
+    return f"{rate:>6} {shown:>24} {cell.record.id[-6:]}{more}"
+
+
+def _figures(filled: Filled, width: int) -> Iterator[str]:
+    """The other columns, as many beside each other as the line holds."""
+    names = ["", "", *(cell.row.name for cell in filled.cells)]
+    columns = [_column(filled, k) for k in filled.columns]
+    while columns:
+        count = len(columns)
+        while count > 1 and width + sum(3 + len(column[0]) for column in columns[:count]) > WIDTH:
+            count -= 1
+        for line in zip(names, *columns[:count], strict=True):
+            yield " | ".join((f"{line[0]:{width}}", *line[1:]))
+        columns = columns[count:]
+
+
+def _column(filled: Filled, k: int) -> list[str]:
+    """One figure as lines of the same length: its name, then there and here for every row."""
+    reasons, figures = filled.reasons, [(cell, cell.row.figures[k]) for cell in filled.cells]
+    here = [
+        f"({reasons.index(why) + 1})" if (why := cell.untold(figure)) else _told(cell.told(figure))
+        for cell, figure in figures
+    ]
+    sides = [["here", *here]]
+    if filled.published(k):
+        sides.insert(0, ["there", *(_printed(figure.published) for _, figure in figures)])
+    widths = [max(map(len, side)) for side in sides]
+    lines = [" ".join(map(str.rjust, line, widths)) for line in zip(*sides, strict=True)]
+    name = figures[0][1].name
+    return [line.rjust(max(len(name), len(lines[0]))) for line in (name, *lines)]
+
+
+def _printed(value: float | str | None) -> str:
+    """A published figure, with all its digits."""
+    return "-" if value is None else value if isinstance(value, str) else f"{value:g}"
+
+
+def _told(value: float | str | None) -> str:
+    """A figure of ours in at most six characters."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 3}f}"
 
 
 def _wrapped(text: str, bullet: str = "") -> list[str]:
-    return textwrap.wrap(text, 80, initial_indent=bullet, subsequent_indent=" " * len(bullet), break_on_hyphens=False)
+    indent = " " * len(bullet)
+    return textwrap.wrap(text, WIDTH, initial_indent=bullet, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def values(found: Reproduction) -> dict[str, Any]:
     """The same as JSON, with full ids."""
     sheets = [{"title": s.sheet.title, "cells": [_values(cell) for cell in s.cells]} for s in found.sheets]
-    return {"name": found.name, "sheets": sheets, "judged": list(found.judged), "notes": list(found.notes)}
+    told = {"judged": list(found.judged), "notes": list(found.notes), "facts": [list(fact) for fact in found.facts]}
+    return {"name": found.name, "sheets": sheets, **told}
 
 
 def _values(cell: Cell) -> dict[str, Any]:
-    standing = cell.standing
+    ratio = None if cell.ratio is None else {**asdict(cell.ratio), "starts": cell.behind}
     return {
         "name": cell.row.name,
         "published": {"rate": cell.row.rate, "ratio": cell.row.ratio},
         "state": cell.state,
         "reason": cell.reason,
         "run": None if cell.row.run is None else cell.row.run.text,
-        "rate": None if standing is None else asdict(standing.rate),
-        "ratio": None if cell.ratio is None else asdict(cell.ratio),
-        "records": [] if standing is None else [record.id for record in standing.records],
+        "rate": None if cell.rate is None else {**asdict(cell.rate), "starts": len(cell.records)},
+        "ratio": ratio,
+        "figures": [told for figure in cell.row.figures if (told := _figure(cell, figure))],
+        "records": [record.id for record in cell.records],
     }
+
+
+def _figure(cell: Cell, figure: Figure) -> dict[str, Any] | None:
+    """None where neither side has it."""
+    here = cell.told(figure)
+    if figure.published is None and here is None:
+        return None
+    return {"name": figure.name, "published": figure.published, "here": here, "reason": cell.untold(figure)}

@@ -1,6 +1,7 @@
 """Published tables: every cell has a state, every figure of ours a record; without the record there is no figure."""
 
 import re
+from itertools import pairwise
 
 import pytest
 
@@ -14,23 +15,8 @@ from paceline.jobs.reproduce.sheet import STARTS, Cell, Row
 from paceline.published import NAMES, load
 from paceline.record import Record
 from paceline.run import Run
+from tests.jobs.kept import cells, kept
 from tests.report.samples import record
-
-
-def kept(run, folder, **changes):
-    """A made-up record of a run, where its kind of record lies."""
-    made = record(run.strategy or "allreduce", run.workers, kind=changes.pop("kind", "measured"))
-    identity = f"20261116-000000-{abs(hash(run.text)) % 0xFFFFFF:06x}"
-    here = {"environment": capture(), **changes}
-    made = made.model_copy(update={"run": run, "text": run.text, "id": identity, **here})
-    folder.mkdir(exist_ok=True)
-    path = folder / f"{made.id}.json"
-    path.write_text(made.to_json())
-    return path
-
-
-def cells(name, runs):
-    return [cell for sheet in reproduce(name, runs).sheets for cell in sheet.cells]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -38,16 +24,6 @@ def test_every_cell_is_filled_or_says_why_not(name, tmp_path):
     found = cells(name, tmp_path)
     assert found
     assert all(cell.state == "empty" and cell.reason for cell in found)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_published_figure_is_printed_within_eighty_columns(name, tmp_path):
-    lines = list(spoken(reproduce(name, tmp_path)))
-    assert max(map(len, lines)) <= 80
-    shown = " ".join(lines)
-    for table in [*load(name).get("table", []), *load(name).get("chart", [])]:
-        for rate in table.get("rate", table.get("allreduce", [])):
-            assert f"{rate:g}" in shown
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -172,7 +148,7 @@ def test_one_start_decides_no_conclusion_however_many_repeats_are_inside(tmp_pat
 
 
 def test_the_elastic_table_asks_for_the_published_share_of_a_core(tmp_path):
-    asked = [cell.row.run for cell in cells("elasticdl", tmp_path) if cell.row.run is not None]
+    asked = [cell.row.wanted for cell in cells("elasticdl", tmp_path) if cell.row.wanted is not None]
     assert {run.cpus for run in asked} == {0.3}
     assert {run.workers for run in asked} == {1, 2, 3}
 
@@ -224,3 +200,10 @@ def test_a_published_field_is_a_field_of_ours(place):
     fields = {"experiment": Experiment.model_fields, "run": Run.model_fields}
     assert top in Record.model_fields
     assert not inner or inner in fields[top]
+
+
+def test_what_is_compared_is_measured_one_after_the_other(tmp_path):
+    for order in reproduce("elasticdl", tmp_path).rounds(2):
+        models = [run.model for run in order]
+        assert len(models) == 9
+        assert sum(a != b for a, b in pairwise(models)) == 2, "three models, each in one piece"

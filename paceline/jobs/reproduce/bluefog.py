@@ -22,14 +22,22 @@ def sheets(published: dict[str, Any]) -> list[Sheet]:
 
 
 def _chart(chart: dict[str, Any]) -> Sheet:
-    rows = [row for column in STRATEGIES for row in _rows(chart, column)]
-    return Sheet(f"ResNet-50, batch {chart['batch']} per GPU, read off a chart", tuple(rows), ratio="of all-red")
+    rows = [*(row for column in STRATEGIES for row in _rows(chart, column)), *_ideal(chart)]
+    title = f"ResNet-50, batch {chart['batch']} per GPU, read off a chart; ratio to all-reduce"
+    return Sheet(title, tuple(rows), ratio="ratio")
 
 
 def _rows(chart: dict[str, Any], column: str) -> Iterator[Row]:
     for workers, rate, against in zip(chart["workers"], chart[column], chart["allreduce"], strict=True):
         reason = too_many(workers) or "needs GPUs"
         yield Row(f"{NAMES[column]}, {workers}", rate, rate / against, None, reason, base=f"allreduce, {workers}")
+
+
+def _ideal(chart: dict[str, Any]) -> Iterator[Row]:
+    """The end of the ideal line, where the chart has one."""
+    if "ideal_128" in chart:
+        rate, against = chart["ideal_128"], dict(zip(chart["workers"], chart["allreduce"], strict=True))[128]
+        yield Row("ideal, 128", rate, rate / against, None, "a line in the chart, not a run")
 
 
 def _here() -> Sheet:
@@ -39,8 +47,8 @@ def _here() -> Sheet:
         nodes = "2x1" if column.startswith("hierarchical") else None
         run = Run.model_validate({**SMALL, **SIZE, "workers": 2, "strategy": strategy, "nodes": nodes})
         rows.append(Row(f"{NAMES[column]}, 2", None, 1.0, run, base="allreduce, 2"))
-    title = 'this machine: "no gain at 8 GPUs or fewer" as a ratio'
-    return Sheet(title, tuple(rows), ratio="of all-red", here="2 workers, 32 x 32 images, batch 32")
+    title = 'this machine: "no gain at 8 GPUs or fewer" as a ratio to all-reduce'
+    return Sheet(title, tuple(rows), ratio="ratio", here="2 workers, 32 x 32 images, batch 32")
 
 
 def facts(published: dict[str, Any]) -> list[tuple[str, str]]:

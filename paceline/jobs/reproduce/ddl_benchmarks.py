@@ -43,7 +43,7 @@ def _sheet(rates: dict[str, Any], model: str, place: str, *, lab: bool | None) -
         rows.append(Row(name, rate, rate / first, run, reason, base=FIRST))
     here = "" if lab is None else f"2 workers{', 1 Gbit/s links' if lab else ''}, 64 x 64 images, batch 16"
     unit = "img" if model == "resnet50" else "seq"
-    return Sheet(f"{model}: {place}", tuple(rows), ratio="of BSP-A2A", here=here, unit=unit)
+    return Sheet(f"{model}: {place}", tuple(rows), ratio="of BSP", here=here, unit=unit)
 
 
 def _answer(axes: dict[str, str], *, lab: bool) -> tuple[Run | None, str]:
@@ -52,5 +52,12 @@ def _answer(axes: dict[str, str], *, lab: bool) -> tuple[Run | None, str]:
 
 
 def facts(published: dict[str, Any]) -> list[tuple[str, str]]:
+    models = published["models"].items()
     rates = ", ".join(f"{model} {rate}" for model, rate in published["one_worker_rate"].items())
-    return [("one worker", f"{rates} (typed in, not measured with each run)")]
+    sweep = published["sweep"]
+    counts = ", ".join(map(str, sweep["workers"]))
+    return [
+        ("one worker", f"{rates} (typed in, not measured with each run)"),
+        *((name, f"{size['parameters']:,} parameters in {size['tensors']} tensors") for name, size in models),
+        ("sweep", f"{counts} workers, {sweep['tries']} tries each: {', '.join(sweep['workloads'])}"),
+    ]

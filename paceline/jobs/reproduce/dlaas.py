@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from paceline.jobs.reproduce.sheet import SMALL, Row, Sheet, has_source, too_many
+from paceline.jobs.reproduce.sheet import SMALL, Figure, Row, Sheet, has_source, too_many
 from paceline.record import Record
 from paceline.run import Run
 
@@ -28,6 +28,16 @@ FIELDS = {
 }
 
 
+# Published column -> what it is called here. No run here answers the tables that have them.
+COLUMNS = {
+    "batch_per_gpu": "batch",
+    "top1": "top-1",
+    "top5": "top-5",
+    "expected": "expected img/s",
+    "gpu_utilization": "GPU use",
+}
+
+
 def sheets(published: dict[str, Any]) -> list[Sheet]:
     return [_sheet(table) for table in published["table"]]
 
@@ -43,7 +53,8 @@ def _rows(table: dict[str, Any]) -> Iterator[Row]:
     for k, (workers, rate) in enumerate(zip(table["workers"], table["rate"], strict=True)):
         run, reason = _answer(table["what"], workers)
         printed = (table.get("efficiency") or [None] * len(table["rate"]))[k]
-        yield Row(_name(table, k), rate, printed, run, reason, base=first)
+        figures = tuple(Figure(name, table[column][k]) for column, name in COLUMNS.items() if column in table)
+        yield Row(_name(table, k), rate, printed, run, reason, first, figures)
 
 
 def _name(table: dict[str, Any], k: int) -> str:

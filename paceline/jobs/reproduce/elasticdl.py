@@ -1,33 +1,51 @@
-"""ElasticDL: all-reduce in an elastic job. Its laptop table is measured here with the same share of a core."""
+"""ElasticDL: all-reduce in an elastic job. Its laptop table is measured here with the same share of a core.
+
+The table of its CPU cluster is answered by records of `paceline race --suite elasticdl`, on this machine's cores.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
+from paceline.bench.communication import TASK_BATCHES, ratio
 from paceline.bench.stats import ENOUGH, Interval, mean_interval
-from paceline.jobs.reproduce.sheet import Cell, Filled, Row, Sheet
+from paceline.jobs.cells import Heat, base
+from paceline.jobs.reproduce.sheet import Cell, Figure, Filled, Row, Sheet, cores
+from paceline.jobs.suite import read_suite
+from paceline.report.standing import Standing
+from paceline.report.tables import mean_parts
 from paceline.run import Run
 
 SHARE = 0.3
 MODELS: dict[str, dict[str, Any]] = {
     "resnet50": {"model": "resnet50(bias=true)", "classes": 10},
-    "mobilenet_v2": {"model": "mobilenet_v2", "classes": 10},
+    "mobilenet_v2": {"model": "mobilenet_v2", "classes": 10, "steps": 9},  # its steps are shorter
     "image_compression": {"model": "image_compression"},
 }
 WORKERS = (1, 2, 3)  # that every model is run on here, published or not
 LEVEL = 0.1  # of a speed-up; less is no difference
 SLOW_UPDATE = 0.1  # of a step; an update reads and writes the model once, which should take less
+SUITE = "elasticdl"
+COMMON = f"batch 64, random images, tasks of {TASK_BATCHES} batches"
+HERE = {
+    "minikube": f"32 x 32 images, {COMMON}",
+    "cpu cluster": f"this machine's cores instead of 4 CPUs for each worker; 32 x 32 images, {COMMON}",
+}
+Raced = Mapping[tuple[str, int], Run]
 
 
 def sheets(published: dict[str, Any]) -> list[Sheet]:
-    tables = [_sheet(table) for table in published["table"]]
+    raced = suite_runs()
+    tables = [_sheet(table, raced) for table in published["table"]]
     laptop = [k for k, table in enumerate(published["table"]) if table["place"] == "minikube"]
     # The laptop table has no autoencoder; the conclusions are about all three, so it is run here too.
-    tables.insert(laptop[-1] + 1, Sheet(_title("image_compression"), tuple(_extra("image_compression", WORKERS))))
+    extra = tuple(_extra("image_compression", WORKERS))
+    tables.insert(laptop[-1] + 1, Sheet(_title("image_compression"), extra, here=HERE["minikube"]))
     return tables
 
 
@@ -35,44 +53,98 @@ def _title(model: str) -> str:
     return f"laptop cluster, cpu=0.3 per worker: {model}, cifar10"
 
 
-def _sheet(table: dict[str, Any]) -> Sheet:
+def _sheet(table: dict[str, Any], raced: Raced) -> Sheet:
     model, place = table["model"], table["place"]
     title = _title(model) if place == "minikube" else f"{place}, {table['worker'].partition(', mem')[0]}: {model}"
-    base = table["rate"][0]
-    speedups = table.get("speedup") or [rate / base for rate in table["rate"]]
-    rows = []
-    for workers, rate, speedup in zip(table["workers"], table["rate"], speedups, strict=True):
-        run, reason = _answer(place, model, workers)
-        rows.append(Row(_name(workers), rate, float(speedup), run, reason, base=_name(1)))
+    rows = list(_rows(table, raced))
     if place == "minikube":
         rows += _extra(model, [workers for workers in WORKERS if workers not in table["workers"]])
-    return Sheet(title, tuple(rows), here="32 x 32 images, batch 64, random images" if place == "minikube" else "")
+    return Sheet(title, tuple(rows), here=HERE.get(place, ""))
+
+
+def _rows(table: dict[str, Any], raced: Raced) -> Iterator[Row]:
+    rates, place = table["rate"], table["place"]
+    speedups = table.get("speedup") or [rate / rates[0] for rate in rates]
+    for k, workers in enumerate(table["workers"]):
+        run, reason = _answer(place, table["model"], workers, raced)
+        figures, asked = tuple(_figures(table, k)), place == "minikube"
+        yield Row(_name(workers), rates[k], float(speedups[k]), run, reason, _name(1), figures, asked)
 
 
 def _name(workers: int) -> str:
     return f"{workers} worker{'s' * (workers != 1)}"
 
 
-def _answer(place: str, model: str, workers: int) -> tuple[Run | None, str]:
-    if place == "cpu cluster":
-        return None, "a worker had 4 CPUs"
+def _answer(place: str, model: str, workers: int, raced: Raced) -> tuple[Run | None, str]:
     if place == "gpu cluster":
         return None, "needs GPUs"
-    return run_of(model, workers)
+    if place == "minikube":
+        return run_of(model, workers)
+    if run := raced.get((model, workers)):
+        return run, f"no record of paceline race --suite {SUITE}; --measure leaves it to that"
+    return None, f"a worker had 4 CPUs, and the suite {SUITE} has at most {max(count for _, count in raced)} workers"
 
 
 def run_of(model: str, workers: int) -> tuple[Run | None, str]:
     """The laptop's run: real compute, a share of a core for each worker."""
     lengths = {"steps": 3, "repeats": 2, "warmup": 2}  # a step takes seconds with a third of a core
     common = {"image_size": 32, "batch_size": 64, "strategy": "allreduce", "threads": 1}
-    return Run.model_validate({"workers": workers, **common, **MODELS[model], **lengths, "cpus": SHARE}), ""
+    return Run.model_validate({"workers": workers, **common, **lengths, **MODELS[model], "cpus": SHARE}), ""
+
+
+def suite_runs() -> dict[tuple[str, int], Run]:
+    """All-reduce in the suite's race, by model and workers: a worker has as many threads as the most workers leave."""
+    suite = read_suite(SUITE)
+    threads = suite.common.get("threads") or max(1, cores() // max(suite.workers))
+    heats = [Heat(model, workers, suite.batch_sizes[0]) for model in suite.models for workers in suite.workers]
+    runs = [base(suite, heat, threads).with_(strategy="allreduce") for heat in heats]
+    return {(run.model.partition("(")[0], run.workers): run for run in runs}
 
 
 def _extra(model: str, counts: Sequence[int]) -> Iterator[Row]:
     """Rows that were not published."""
     for workers in counts:
         run, reason = run_of(model, workers)
-        yield Row(_name(workers), None, None, run, reason, base=_name(1))
+        yield Row(_name(workers), None, None, run, reason, base=_name(1), figures=tuple(_figures({}, 0)))
+
+
+# the other columns ----------------------------------------------------------------------------------
+
+
+def _figures(table: dict[str, Any], k: int) -> Iterator[Figure]:
+    """Of row k of a table; what a table does not have is shown where records of ours have it."""
+    for column, (name, ours) in COLUMNS.items():
+        yield Figure(name, _printed(table[column][k]) if column in table else None, ours)
+
+
+def _printed(value: float | str) -> float | str | None:
+    return None if value == "-" else value
+
+
+def _compute_to_communication(standing: Standing) -> str | None:
+    parts, told = mean_parts(standing), any(record.communication.get("ratio") for record in standing.records)
+    return ratio(parts) if parts and told else None
+
+
+def _mean(standing: Standing, part: str, name: str) -> float | None:
+    """Over fresh starts, of one entry of a part of the record."""
+    found = [getattr(record, part).get(name) for record in standing.records]
+    known = [float(value) for value in found if value is not None]
+    return fmean(known) if known else None
+
+
+# Published column -> what it is called here, and where our records have it.
+COLUMNS: dict[str, tuple[str, Callable[[Standing], float | str | None]]] = {
+    "compute_to_communication": ("comp:comm", _compute_to_communication),
+    "communication": ("comm/step", partial(_mean, part="communication", name="share")),
+    "task_seconds": ("task s", partial(_mean, part="task", name="task")),
+    "allreduce_seconds": ("allreduce s", partial(_mean, part="task", name="allreduce")),
+    "tensor_numpy_seconds": ("numpy s", partial(_mean, part="task", name="pack")),
+    "apply_gradients_seconds": ("apply s", partial(_mean, part="task", name="update")),
+}
+
+
+# conclusions ----------------------------------------------------------------------------------------
 
 
 def judge(published: dict[str, Any], filled: Sequence[Filled]) -> list[str]:
@@ -159,3 +231,17 @@ def _update(alone: dict[str, Cell | None]) -> str:
         return f"not decided: too few fresh starts, {ENOUGH} are needed (update takes {told} of a step)"
     verdict = "true" if max(shares.values()) > SLOW_UPDATE else "false"
     return f"{verdict} here (update takes {told} of a step)"
+
+
+def facts(published: dict[str, Any]) -> list[tuple[str, str]]:
+    task = published["task"]
+    places = [
+        f"{task[f'batches_per_task_{place}']} batches ({task[f'images_per_task_{place}']} images) on {place.upper()}s"
+        for place in ("cpu", "gpu")
+    ]
+    models = published["models"].items()
+    return [
+        ("a task", f"{' or '.join(places)}, batch {task['batch']}"),
+        *((name, f"{size['parameters']:,} parameters in {size['tensors']} tensors") for name, size in models),
+        ("numpy s here", "the time in which gradients are copied into the buffer that is sent"),
+    ]

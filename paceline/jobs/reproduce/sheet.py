@@ -1,22 +1,23 @@
 """A published table with what this machine shows beside it.
 
     row        published                 here
-    name       rate, ratio to its base   rate, ratio to its base, record         or: empty, and why
+    name       rate, ratio to its base   rate, ratio to its base, starts, records    or: empty, and why
+    name       every other figure        the same of our records                     or: empty, and why
 
-A figure of ours comes from records and from nowhere else: without its record the cell is empty.
+A figure of ours comes from records and from nowhere else: without its records the cell is empty.
 """
 
 from __future__ import annotations
 
 import os
-import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from paceline import sources
 from paceline.bench.environment import capture
 from paceline.bench.stats import ENOUGH, Interval
+from paceline.bench.turns import in_turns
 from paceline.compose import compose
 from paceline.errors import PacelineError
 from paceline.jobs.measure import machine
@@ -37,6 +38,16 @@ SMALL: dict[str, Any] = {
 }
 STARTS = ENOUGH  # fresh starts behind a figure: as many as a judgement needs
 UNMEASURED = "no record of this machine and version; --measure makes one"
+UNTOLD = "records of ours do not tell it"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One more figure of a published row, and how records of ours tell the same."""
+
+    name: str
+    published: float | str | None = None
+    ours: Callable[[Standing], float | str | None] | None = None
 
 
 @dataclass(frozen=True)
@@ -44,6 +55,7 @@ class Row:
     """One published figure, and the run that answers it here or the reason why none does.
 
     base is the name of the row that `ratio` compares with; an efficiency is divided by the number of workers too.
+    Records of a run that is not `asked` count, but --measure makes none. `figures` are alike in all rows of a sheet.
     """
 
     name: str
@@ -52,6 +64,13 @@ class Row:
     run: Run | None = None
     reason: str = ""
     base: str | None = None
+    figures: tuple[Figure, ...] = ()
+    asked: bool = True
+
+    @property
+    def wanted(self) -> Run | None:
+        """What --measure runs for it."""
+        return self.run if self.asked else None
 
 
 @dataclass(frozen=True)
@@ -82,14 +101,35 @@ class Cell:
         return "empty" if self.standing is None else self.standing.kind
 
     @property
+    def records(self) -> tuple[Record, ...]:
+        """Fresh starts, oldest first."""
+        return () if self.standing is None else self.standing.records
+
+    @property
     def record(self) -> Record | None:
+        """The newest."""
         return None if self.standing is None else self.standing.last
+
+    @property
+    def rate(self) -> Interval | None:
+        return None if self.standing is None else over_starts(self.standing.rate, len(self.records))
 
     @property
     def starts(self) -> int:
         """Fresh starts that are as long as the row asks for."""
-        records = () if self.standing is None else self.standing.records
-        return sum(self.row.run is not None and _long_enough(record.run, self.row.run) for record in records)
+        return sum(self.row.run is not None and _long_enough(record.run, self.row.run) for record in self.records)
+
+    @property
+    def behind(self) -> int:
+        """Fresh starts behind the ratio to another row; without one, behind the rate."""
+        return len(self.records) if self.ratio is None or self.row.base == self.row.name else self.repeats
+
+    def told(self, figure: Figure) -> float | str | None:
+        """What our records say of a figure; `untold` says why they say nothing."""
+        return None if self.standing is None or figure.ours is None else figure.ours(self.standing)
+
+    def untold(self, figure: Figure) -> str:
+        return "" if self.told(figure) is not None else self.reason or UNTOLD
 
 
 @dataclass(frozen=True)
@@ -101,6 +141,24 @@ class Filled:
 
     def find(self, name: str) -> Cell | None:
         return next((cell for cell in self.cells if cell.row.name == name), None)
+
+    @property
+    def columns(self) -> list[int]:
+        """Places of the figures that somebody has, they or we."""
+        count = len(self.cells[0].row.figures) if self.cells else 0
+        return [k for k in range(count) if self.published(k) or self.shown(k)]
+
+    def published(self, column: int) -> bool:
+        return any(cell.row.figures[column].published is not None for cell in self.cells)
+
+    def shown(self, column: int) -> bool:
+        return any(cell.told(cell.row.figures[column]) is not None for cell in self.cells)
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why cells are empty, each once."""
+        untold = [cell.untold(cell.row.figures[k]) for cell in self.cells for k in self.columns]
+        return list(dict.fromkeys(why for why in (*(cell.reason for cell in self.cells), *untold) if why))
 
 
 @dataclass(frozen=True)
@@ -116,30 +174,29 @@ class Reproduction:
 
     def missing(self) -> Iterator[Run]:
         """Runs that could fill an empty cell, each once."""
-        runs = [c.row.run for s in self.sheets for c in s.cells if c.standing is None and c.row.run is not None]
-        yield from {key_of(run): run for run in runs if not problem_of(run)}.values()
+        runs = [c.row.wanted for s in self.sheets for c in s.cells if c.standing is None]
+        yield from {key_of(run): run for run in runs if run is not None and not problem_of(run)}.values()
 
     def rounds(self, starts: int) -> list[list[Run]]:
-        """Runs that bring every cell to this many fresh starts, taking turns: a slow minute hits all cells alike.
+        """Runs that bring every cell to this many fresh starts, taking turns; those of one sheet stay together.
 
         A ratio needs as many rounds in which both of its runs took part.
         """
         runs: dict[Any, Run] = {}
         had: dict[Any, int] = {}
-        for sheet in self.sheets:
+        home: dict[Any, int] = {}
+        for number, sheet in enumerate(self.sheets):
             for cell in sheet.cells:
                 base = sheet.find(cell.row.base) if cell.row.base else None
-                for run in (cell.row.run, base.row.run if base else None):
+                for run in (cell.row.wanted, base.row.wanted if base else None):
                     if run is not None and not problem_of(run):
                         key = key_of(run)
-                        runs[key], had[key] = (
-                            run,
-                            min(had.get(key, starts), cell.starts, cell.repeats if base else starts),
-                        )
-        found = [[run for key, run in runs.items() if had[key] <= number] for number in range(starts)]
-        for number, order in enumerate(found):
-            random.Random(f"round {number}").shuffle(order)
-        return found
+                        enough = min(cell.starts, cell.repeats if base else starts)
+                        runs[key], had[key] = run, min(had.get(key, starts), enough)
+                        home.setdefault(key, number)
+        rounds = [[key for key in runs if had[key] <= number] for number in range(starts)]
+        orders = [in_turns(keys, home.__getitem__, f"round {number}") for number, keys in enumerate(rounds)]
+        return [[runs[key] for key in order] for order in orders]
 
 
 def key_of(run: Run, on: int | None = None) -> Any:
@@ -190,9 +247,15 @@ def _cell(sheet: Sheet, row: Row, standings: dict[str, Standing | None]) -> Cell
     base = standings.get(row.base) if row.base else None
     if base is None:
         return Cell(row, standing)
-    ratio = Interval(1.0, None, None) if base is standing else standing.against(base)
+    starts = standing.starts_against(base)
+    ratio = Interval(1.0, None, None) if base is standing else over_starts(standing.against(base), starts)
     ratio = _divided(ratio, standing.workers / base.workers) if sheet.per_worker else ratio
-    return Cell(row, standing, ratio, repeats=standing.starts_against(base))
+    return Cell(row, standing, ratio, repeats=starts)
+
+
+def over_starts(found: Interval, starts: int) -> Interval:
+    """An interval is over fresh starts; of a single one only the centre is known, whatever its steps say."""
+    return found if starts > 1 else Interval(found.centre, None, None, found.confidence)
 
 
 def _divided(ratio: Interval, by: float) -> Interval:

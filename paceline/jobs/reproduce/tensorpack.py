@@ -30,7 +30,7 @@ def sheets(published: dict[str, Any]) -> list[Sheet]:
 
 def _sheet(table: dict[str, Any]) -> Sheet:
     update = table["variable_update"]
-    rows = [row for place in PLACES for row in _rows(table, update, place)]
+    rows = [*(row for place in PLACES for row in _rows(table, update, place)), *_other_program(table)]
     title = f"{table['hardware']}, {table['date']}: variable update {update}"
     return Sheet(title, tuple(rows), here=HERE)
 
@@ -43,6 +43,13 @@ def _rows(table: dict[str, Any], update: str, place: str) -> Iterator[Row]:
         run, reason = _answer(update, place, workers)
         ratio = None if rate is None else rate / rates[0]
         yield Row(f"{place}, {workers}", rate, ratio, run, reason, base=f"{place}, 1")
+
+
+def _other_program(table: dict[str, Any]) -> Iterator[Row]:
+    """What they measured of tf_cnn_benchmarks beside it."""
+    rates, reason = table["tf_cnn_benchmarks"], "tf_cnn_benchmarks is another program, which is not run here"
+    for workers, rate in zip(table["workers"], rates, strict=True):
+        yield Row(f"tf_cnn, {workers}", rate, rate / rates[0], None, reason, base="tf_cnn, 1")
 
 
 def _answer(update: str, place: str, workers: int) -> tuple[Run | None, str]:
