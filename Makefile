@@ -10,7 +10,7 @@ help: ## this list
 
 setup: $(READY) ## a virtual environment in .venv with everything that tests need
 
-# The constraints name the torch version whose CPU build is taken where it is offered.
+# The constraints name the torch version that the tests run with; the index decides whether it is a CPU build.
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
 		{ echo "python3 lacks venv. try: apt-get install python3-venv"; exit 1; }

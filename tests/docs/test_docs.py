@@ -4,13 +4,19 @@ import contextlib
 import io
 import re
 import shlex
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import typer
 
+from paceline import schedules
 from paceline.cli import app, main
+from paceline.compose import compose
 from paceline.record import Record
+from paceline.run import Run
+from paceline.types import Layout, Profile, Slot
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -68,6 +74,17 @@ def run(code: str, page: str) -> str:
     return shown.getvalue()
 
 
+def explained(text: str) -> list[tuple[list[str], str]]:
+    """Every `$ paceline explain ...` that has its output below it."""
+    found = []
+    for block in blocks(text, "console"):
+        for part in re.split(r"^\$ ", block, flags=re.M)[1:]:
+            line, _, output = part.partition("\n")
+            if line.startswith("paceline explain") and output:
+                found.append((shlex.split(line, comments=True)[1:], output))
+    return found
+
+
 @pytest.mark.parametrize("path", PAGES, ids=name)
 def test_relative_links_lead_somewhere(path):
     assert broken(path.read_text(), path.parent) == []
@@ -94,6 +111,32 @@ def test_commands_use_verbs_and_flags_that_exist(words):
 def test_a_wrong_command_would_be_found(line):
     with pytest.raises(USAGE_ERROR):
         parse(line.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "output"),
+    [
+        pytest.param(words, output, id=f"{name(path)}: {shlex.join(words)}")
+        for path in PAGES
+        for words, output in explained(path.read_text())
+    ],
+)
+def test_explain_says_what_the_docs_show(words, output, capsys):
+    with pytest.raises(SystemExit):
+        main(words)
+    shown = capsys.readouterr()
+    assert shown.out + shown.err == output
+
+
+def test_the_member_that_newcomers_are_shown_works(monkeypatch):
+    block = next(block for block in blocks((ROOT / "CONTRIBUTING.md").read_text(), "python") if "halves" in block)
+    module = ModuleType("paceline.schedules.halves")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    exec(compile(block, "CONTRIBUTING.md", "exec"), vars(module))
+    monkeypatch.setitem(schedules.MENU.members, "halves", "paceline.schedules.halves:Halves")
+    axes = compose(Run(workers=2, schedule="halves"))
+    layout = Layout(tuple(Slot(str(k), 10) for k in range(4)), itemsize=4, tail=4)
+    assert axes.schedule.plan(Profile(layout), lambda nbytes: nbytes).cuts == (0, 20, 44)
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name)
