@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from paceline.exchanges.rounds import Along, Edges
 from paceline.exchanges.works import coded
 from paceline.menu import Member, nested
-from paceline.protocols import Codec, Comm, Work
+from paceline.protocols import Channel, Codec, Comm, Work
 from paceline.topologies.one_peer import OnePeer
 from paceline.types import Chunk, Cluster, Lane, Mixing, Unit, View
 
@@ -43,7 +43,7 @@ class Neighbor(Member):
     def check(self, cluster: Cluster) -> None:
         self.topology.check(cluster.size, cluster.count)
 
-    def join(self, comm: Comm, view: View, lane: Lane) -> NeighborChannel:
+    def join(self, comm: Comm, view: View, lane: Lane) -> Channel:
         return NeighborChannel(comm, view, self.topology, lane)
 
     def traffic(self, nbytes: int, cluster: Cluster, step: int = 0) -> Sequence[Along]:

@@ -13,19 +13,15 @@ Deep Learning", 2021 (win_put); M. Assran and M. Rabbat, "Asynchronous Gradient 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.errors import WrongCommand
 from paceline.exchanges.neighbor import Neighbor, plain_row, split_mass
-from paceline.exchanges.rounds import Along
 from paceline.exchanges.works import Together
-from paceline.menu import Member, nested
 from paceline.protocols import Buffers, Codec, Comm, Work
-from paceline.topologies.one_peer import OnePeer
-from paceline.types import Chunk, Cluster, Lane, Mixing, Unit, View
+from paceline.types import Chunk, Lane, Mixing, Unit, View
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,38 +31,15 @@ LEAST = 0.5
 
 
 @dataclass(frozen=True)
-class Window(Member):
-    topology: Any = nested("paceline.topologies:MENU", default=OnePeer())
+class Window(Neighbor):
+    """Traffic is what is written into each rank in one step, whether it comes to be read or not."""
 
     name: ClassVar[str] = "window"
-    consensus: ClassVar[bool] = False
-    phases: ClassVar[int] = 1
-    servers: ClassVar[int] = 0
-    takes_topology: ClassVar[bool] = True
     asynchronous: ClassVar[bool] = True
-    shares_results: ClassVar[bool] = False
-    gathers: ClassVar[bool] = False
-
-    def __str__(self) -> str:
-        return f"{self.name}({self.topology})"
-
-    def check(self, cluster: Cluster) -> None:
-        self.topology.check(cluster.size, cluster.count)
+    one_call: ClassVar[bool] = False
 
     def join(self, comm: Comm, view: View, lane: Lane) -> WindowChannel:
         return WindowChannel(comm, view, self.topology, lane)
-
-    def traffic(self, nbytes: int, cluster: Cluster, step: int = 0) -> Sequence[Along]:
-        """What is written into each rank in one step, whether it comes to be read or not."""
-        return self._waiting.traffic(nbytes, cluster, step)
-
-    def period(self, cluster: Cluster) -> int:
-        return self._waiting.period(cluster)
-
-    @cached_property
-    def _waiting(self) -> Neighbor:
-        """The exchange that sends the same and waits for it."""
-        return Neighbor(self.topology)
 
 
 class WindowChannel:
