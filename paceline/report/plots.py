@@ -17,27 +17,42 @@ from paceline.report.trace import Span
 WIDE, NARROW = 760, 350
 BAND = 34
 _POINTS = 150  # of a curve; more cannot be told apart
+_LETTER, _LINE = 7.2, 17  # width of a letter and height of a line in a legend, about
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart with the table behind it. `says` is read out where the chart cannot be seen."""
+    """A chart with the table behind it. `says` is read out where the chart cannot be seen.
+
+    `legend` has the contenders in it, where they are told by color.
+    """
 
     name: str
     title: str
     says: str
     spec: dict[str, Any]
     table: Table
+    legend: tuple[str, ...] = ()
 
     def at(self, width: int) -> dict[str, Any]:
-        """The spec at another width; a narrow one has fewer ticks and shorter legends."""
-        if width >= WIDE:
-            return {**self.spec, "width": width}
-        config = dict(self.spec["config"])
-        config["axis"] = {**config["axis"], "tickCount": 4, "labelLimit": 118}
-        columns = 2 if self.table.head[0] == "contender" and "ms" not in self.table.head[1] else 3
-        config["legend"] = {**config["legend"], "columns": columns, "labelLimit": 150, "columnPadding": 12}
-        return {**self.spec, "width": width, "config": config}
+        """The spec at another width; a narrow one has fewer ticks, and a legend has as many columns as fit."""
+        config, height = dict(self.spec["config"]), self.spec["height"]
+        if width < WIDE:
+            config["axis"] = {**config["axis"], "tickCount": 4, "labelLimit": 118}
+        columns, lines = self._legend(width)
+        if columns:
+            config["legend"] = {**config["legend"], "columns": columns, "columnPadding": 44 if width >= WIDE else 12}
+        return {**self.spec, "width": width, "height": height + _LINE * max(0, lines - 2), "config": config}
+
+    def _legend(self, width: int) -> tuple[int, int]:
+        """Columns and lines of the legend; no columns where all of it fits into one line."""
+        if not self.legend:
+            return (0, 1) if width >= WIDE else (3, 2)  # parts of a step
+        sizes = [40 + _LETTER * min(len(name), 36) for name in self.legend]
+        if sum(sizes) <= width - 60:
+            return 0, 1
+        columns = int(max(1, (width - 60) // max(sizes)))
+        return columns, -(-len(sizes) // columns)
 
 
 def _colors(names: Sequence[str]) -> alt.Scale:
@@ -127,12 +142,13 @@ def _names(rows: Sequence[dict[str, Any]]) -> alt.Y:
 
 
 def scaling(field: Field) -> Figure | None:
-    """Rate over workers with the ideal line; nothing to draw with one number of workers."""
-    if len(field.worlds) < 2 or field.baseline is None:
+    """Rate over workers with the ideal line; nothing to draw where no contender can be held against one worker."""
+    if field.baseline is None or not any(s.workers > 1 and field.speedup(s) for s in field.standings):
         return None
     one, most = field.baseline.rate.centre, field.worlds[-1]
-    rows = [{"name": s.label, "workers": s.workers, **_sides(s)} for s in field.standings]
-    names = list(dict.fromkeys(s.label for s in field.standings))
+    shown = _of_scaling(field)
+    rows = [{"name": s.label, "workers": s.workers, **_sides(s)} for s in shown]
+    names = list(dict.fromkeys(s.label for s in shown if field.speedup(s) is not None))
     alone = [{"name": name, "workers": 1, **_sides(field.baseline)} for name in names]
     had = {(row["name"], row["workers"]) for row in rows}
     rows += [row for row in alone if (row["name"], 1) not in had]
@@ -141,7 +157,7 @@ def scaling(field: Field) -> Figure | None:
     )
     x = alt.X("workers:Q", title="workers", axis=alt.Axis(values=field.worlds, format="d"))
     y = alt.Y("rate:Q", title=f"{field.unit}/s", scale=alt.Scale(zero=True))
-    color = alt.Color("name:N", scale=_series(field.standings))
+    color = alt.Color("name:N", scale=_series(shown))
     base = alt.Chart(alt.Data(values=rows)).encode(x=x, color=color)
     layers = ideal.encode(x="w:Q", y="r:Q") + base.mark_line(strokeWidth=2.2).encode(y=y)
     layers += base.mark_rule(strokeWidth=1.6).encode(y="low:Q", y2="high:Q")
@@ -151,7 +167,15 @@ def scaling(field: Field) -> Figure | None:
         x="w:Q", y="r:Q", text="t:N"
     )
     says = _says(field.standings, lambda s: f"{s.label} on {s.workers}: {s.rate.centre:,.0f} {field.unit}/s")
-    return Figure("scaling", "Scaling", says, _spec(layers, 320), tables.scaling(field))
+    legend = tuple(dict.fromkeys(s.label for s in shown))
+    return Figure("scaling", "Scaling", says, _spec(layers, 320), tables.scaling(field), legend)
+
+
+def _of_scaling(field: Field) -> list[Standing]:
+    """Without a baseline that only ran alone: it is where the lines of the others begin."""
+    base = field.baseline
+    wide = {s.label for s in field.standings if s.workers > 1}
+    return [s for s in field.standings if s is not base or s.label in wide]
 
 
 def _sides(standing: Standing) -> dict[str, float]:
@@ -168,6 +192,7 @@ def breakdown(standings: Sequence[Standing], workers: int) -> Figure | None:
         {"name": s.label, "part": part, "ms": 1e3 * tables.mean_parts(s)[part], "order": k}
         for s in shown
         for k, part in enumerate(PARTS)
+        if part != "exposed" or not tables.waits_inside(s)
     ]
     chart = alt.Chart(alt.Data(values=rows)).mark_bar(height=18, stroke=LIGHT["paper"], strokeWidth=1)
     chart = chart.encode(
@@ -205,19 +230,25 @@ def curves(standings: Sequence[Standing], values: Sequence[Sequence[float]], wha
     pairs = [(s, series) for s, series in zip(standings, values, strict=True) if len(series) > 1]
     if not pairs:
         return None
-    rows = [{"name": s.label, "step": at, "value": series[at]} for s, series in pairs for at in _thinned(len(series))]
+    first, axis = (1, "epoch") if what == "accuracy" else (0, "backward")
+    ticks = alt.Axis(grid=False, tickMinStep=1, format="d")
+    rows = [
+        {"name": s.label, "step": first + at, "value": series[at]}
+        for s, series in pairs
+        for at in _thinned(len(series))
+    ]
     names = [s.label for s, _ in pairs]
     scale = _series([s for s, _ in pairs])
     chart = alt.Chart(alt.Data(values=rows)).mark_line(strokeWidth=2, interpolate="monotone")
     chart = chart.encode(
-        x=alt.X("step:Q", title="backward" if what == "loss" else "evaluation", axis=alt.Axis(grid=False)),
+        x=alt.X("step:Q", title=axis, scale=alt.Scale(zero=False, nice=False), axis=ticks),
         y=alt.Y("value:Q", title=what, scale=alt.Scale(zero=False)),
         color=alt.Color("name:N", scale=scale),
         strokeDash=alt.StrokeDash("name:N", sort=names, legend=None),
     )
     says = "; ".join(f"{s.label} from {series[0]:.3g} to {series[-1]:.3g}" for s, series in pairs) + "."
     table = tables.curve([s for s, _ in pairs], [series for _, series in pairs], what)
-    return Figure(f"{what}-{workers}", what.capitalize(), says, _spec(chart, 280), table)
+    return Figure(f"{what}-{workers}", what.capitalize(), says, _spec(chart, 280), table, tuple(names))
 
 
 def _thinned(count: int) -> list[int]:
@@ -255,7 +286,7 @@ def timeline(standing: Standing, spans: Sequence[Span]) -> Figure | None:
     length = max(span.stop for span in spans)
     says = f"One step of {standing.label}, {1e3 * length:.1f} ms on {standing.workers} ranks."
     spec = _spec(chart, 26 * len(order) + 84)
-    name = "".join(letter if letter.isalnum() else "-" for letter in standing.label)
+    name = "".join(letter if letter.isalnum() else "-" for letter in standing.label)[:40]
     return Figure(f"timeline-{name}-{standing.workers}", "One step", says, spec, tables.timeline(spans))
 
 

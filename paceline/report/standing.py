@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import fmean
 from typing import Any
 
 from paceline.bench.ratios import unpaired_ratio
@@ -15,6 +16,8 @@ from paceline.bench.stats import ENOUGH, Interval, mean_interval, ratio_interval
 from paceline.compose import axes_of
 from paceline.errors import PacelineError
 from paceline.record import Record
+from paceline.report.heats import Heat, bases, heat_of, label_of, same_result_of
+from paceline.report.learning import accuracy_of, updates_of
 from paceline.run import Run
 from paceline.strategies import STRATEGIES
 
@@ -22,6 +25,9 @@ AXES = ("rule", "exchange", "topology", "schedule", "compress", "membership")
 # What does not change the question that a run answers.
 _ASIDE = {"strategy", *AXES, "comm", "nodes", "workers", "seed", "steps", "epochs", "warmup", "repeats", "deadline"}
 _SHOWN = {"threads", "model", "image_size", "sequence_length", "batch_size", "global_batch", "accumulate"}
+_PLACE = {"lab", "profile"}  # what does not change the work of a worker
+UPDATES = "step"  # the unit of a script whose samples nobody counts
+KINDS = ("measured", "replayed", "forecast")  # what says most first
 SAME, CHANGES = "same result as all-reduce", "changes convergence"
 
 
@@ -31,6 +37,11 @@ def contender(run: Run) -> str:
     words = ([run.strategy] if run.strategy else []) + given
     name = " + ".join(words) or "allreduce"
     return name if run.comm == "auto" else f"{name} over {run.comm}"
+
+
+def name_of(record: Record) -> str:
+    """The contender as its race calls it, or as people name it."""
+    return label_of(record) or contender(record.run)
 
 
 def group(run: Run) -> str:
@@ -61,7 +72,7 @@ def spoken_setting(run: Run, unit: str = "") -> str:
         parts.append(f"{run.image_size} x {run.image_size}")
     if run.sequence_length:
         parts.append(f"{run.sequence_length} tokens")
-    if unit != "step":
+    if unit != UPDATES:
         parts.append(f"batch {run.per_worker} per worker")
     if run.accumulate > 1:
         parts.append(f"{run.accumulate} backwards per update")
@@ -140,6 +151,11 @@ class Standing:
         found = ((record.turn, rate_of(record)) for record in self.records)
         return {turn: rate for turn, rate in found if turn is not None and rate is not None}
 
+    @property
+    def counts(self) -> bool:
+        """Whether a verdict must wait for it: it was raced, or has starts enough without a race."""
+        return bool(self._turns) or len(self.rates) >= ENOUGH
+
     def paired(self, other: Standing) -> list[tuple[float, float]]:
         """Rates of the rounds of a race that both have: they met the same slow minutes."""
         mine, theirs = self._turns, other._turns
@@ -166,17 +182,30 @@ class Standing:
     def samples(self) -> list[float]:
         return self.rates if len(self.rates) > 1 else inside(self.first) or self.rates
 
+    @cached_property
+    def accuracy(self) -> float | None:
+        """On the test part of the source at the end, the mean over fresh starts."""
+        ends = [found[-1] for record in self.records if (found := accuracy_of(record))]
+        return fmean(ends) if ends else None
+
+    @property
+    def updates(self) -> int:
+        """Of one start: what its accuracy was reached with."""
+        return max(map(updates_of, self.records), default=0)
+
+    @cached_property
+    def work(self) -> dict[str, str]:
+        """What one worker has to do."""
+        return {k: v for k, v in setting(self.first.run, cores_of(self.first)) if k not in _PLACE}
+
 
 @dataclass(frozen=True)
 class Field:
-    """All contenders that answered the same question, with any number of workers."""
+    """All contenders that answered the same question, with any number of workers. `run` has what they share."""
 
     standings: tuple[Standing, ...]
+    run: Run
     place: str = ""  # where it ran, if that is not the same for all
-
-    @property
-    def run(self) -> Run:
-        return self.standings[0].first.run
 
     @property
     def title(self) -> str:
@@ -197,12 +226,17 @@ class Field:
         return next((s for s in self.at(workers) if s.name == name), None)
 
     def reference(self, name: str, beside: Standing) -> Standing | None:
-        """limit or ddp with as many workers as `beside`; of several, the one that is most like it."""
+        """limit or ddp with as many workers as `beside`; of several, the one most like it, then the plain one."""
         found = [s for s in self.at(beside.workers) if s.reference == name]
         mine = beside.first.run
         return min(
             found,
-            key=lambda s: (s.kind != beside.kind, s.first.run.nodes != mine.nodes, s.first.run.comm != mine.comm),
+            key=lambda s: (
+                s.kind != beside.kind,
+                s.first.run.nodes != mine.nodes,
+                s.first.run.comm != mine.comm,
+                s.name != name,
+            ),
             default=None,
         )
 
@@ -212,21 +246,36 @@ class Field:
         alone = sorted(self.at(1), key=lambda s: (s.kind != "measured", s.reference != "limit", s.name != "allreduce"))
         return alone[0] if alone else None
 
+    def speedup(self, standing: Standing) -> Interval | None:
+        """Against one worker; None where there is none, or where its work is another or not known."""
+        base = self.baseline
+        if base is None or self.unit == UPDATES or standing.work != base.work:
+            return None
+        return standing.against(base)
+
 
 def fields_of(records: Iterable[Record]) -> list[Field]:
-    """Records sorted into fields and standings; failed runs have no rate and are in none."""
-    found: dict[Any, dict[Any, list[Record]]] = {}
-    for record in sorted(records, key=lambda record: (record.time, record.id)):
-        if rate_of(record) is None or record.verdict == "failed":
-            continue
-        key = (contender(record.run), record.workers, record.kind, record.run.nodes)
+    """Records sorted into fields and standings; failed runs have no rate and are in none.
+
+    What a contender of a race changes is no other question: its whole heat is in one field. Races with the same base,
+    and plain runs of it, are in that field, too.
+    """
+    ended = [record for record in records if rate_of(record) is not None and record.verdict != "failed"]
+    ended.sort(key=lambda record: (record.time, record.id))
+    shared = bases(ended)
+    found: dict[Any, list[Record]] = {}
+    runs: dict[Any, Run] = {}
+    for record in ended:
+        heat = heat_of(record)
+        base = record if heat is None else shared[heat]
         where = machine_of(record.environment, record.device)
-        asked = (setting(record.run, cores_of(record)), record.unit, where)
-        found.setdefault(asked, {}).setdefault(key, []).append(record)
+        asked = (setting(base.run, cores_of(base)), record.unit, where)
+        found.setdefault(asked, []).append(record)
+        runs.setdefault(asked, base.run)
     differing = _differing([where for _, _, where in found])
     fields = [
-        Field(_standings(by_contender), ", ".join(where[k] for k in differing if where[k]))
-        for (_, _, where), by_contender in found.items()
+        Field(_standings(chosen), runs[asked], ", ".join(asked[2][k] for k in differing if asked[2][k]))
+        for asked, chosen in found.items()
     ]
     return sorted(fields, key=lambda field: -len(field.standings))
 
@@ -247,16 +296,57 @@ def _differing(machines: Sequence[tuple[str, ...]]) -> list[int]:
     return [k for k, values in enumerate(zip(*machines, strict=True)) if len(set(values)) > 1]
 
 
-def _standings(found: dict[Any, list[Record]]) -> tuple[Standing, ...]:
-    """Pretended nodes are named where a contender was seen on several."""
-    places: dict[Any, set[str | None]] = {}
-    for name, workers, kind, nodes in found:
-        places.setdefault((name, workers, kind), set()).add(nodes)
+def _standings(records: Sequence[Record]) -> tuple[Standing, ...]:
+    """Contenders by what they are; those that have a name in common are told apart."""
+    found: dict[Any, list[Record]] = {}
+    for record in records:
+        found.setdefault((record.workers, record.kind, *_is(record).items()), []).append(record)
+    named: dict[Any, list[list[Record]]] = {}
+    for alike in found.values():
+        for part in _by_label(alike):
+            named.setdefault((_called(part), part[0].workers, part[0].kind), []).append(part)
     standings = []
-    for (name, workers, kind, nodes), records in found.items():
-        told = f"{name} on {nodes or 'one node'}" if len(places[name, workers, kind]) > 1 else name
-        standings.append(Standing(told, workers, kind, group(records[0].run), tuple(records)))
+    for (name, workers, kind), parts in named.items():
+        for told, part in zip(_apart(name, parts), parts, strict=True):
+            standings.append(Standing(told, workers, kind, _group(part), tuple(part)))
     return tuple(sorted(standings, key=lambda s: (s.workers, s.group != SAME, _place(s))))
+
+
+def _is(record: Record) -> dict[str, str]:
+    """What makes a contender another one, in words that can stand behind its name."""
+    run = record.run
+    shown = {f"with {key.replace('_', ' ')}": value for key, value in setting(run, cores_of(record))}
+    return {"as": contender(run), "on": run.nodes or "one node", **shown}
+
+
+def _by_label(records: Sequence[Record]) -> list[list[Record]]:
+    """Equal runs are one contender, however often they were raced, unless one race told two of them apart."""
+    labels: dict[Heat | None, set[str]] = {}
+    parts: dict[str, list[Record]] = {}
+    for record in records:
+        labels.setdefault(heat_of(record), set()).add(name_of(record))
+        parts.setdefault(name_of(record), []).append(record)
+    told_apart = any(len(names) > 1 for names in labels.values())
+    return list(parts.values()) if told_apart else [list(records)]
+
+
+def _called(records: Sequence[Record]) -> str:
+    """The label that all races have for it; without one, as people name it."""
+    labels = {label for record in records if (label := label_of(record))}
+    return labels.pop() if len(labels) == 1 else contender(records[0].run)
+
+
+def _apart(name: str, parts: Sequence[Sequence[Record]]) -> list[str]:
+    """The name with what differs between several contenders that have it."""
+    found = [_is(part[0]) for part in parts]
+    differing = [key for key in found[0] if len({each[key] for each in found}) > 1]
+    return [" ".join([name, *(f"{key} {each[key]}" for key in differing)]) for each in found]
+
+
+def _group(records: Sequence[Record]) -> str:
+    """As its race says, which knows what it was compared with; else by its run."""
+    told = next((same for record in records if (same := same_result_of(record)) is not None), None)
+    return group(records[0].run) if told is None else SAME if told else CHANGES
 
 
 def _place(standing: Standing) -> tuple[int, float]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from paceline.bench.stats import Interval
 from paceline.record import Record
 from paceline.report.palette import PARTS
-from paceline.report.standing import Field, Standing, contender, rate_of
+from paceline.report.standing import Field, Standing, name_of, rate_of
 from paceline.report.trace import Span
 
 
@@ -21,14 +21,17 @@ class Table:
 
 
 def throughput(field: Field, standings: Sequence[Standing]) -> Table:
-    head = ("contender", f"{field.unit}/s", "low", "high", "of ddp", "of limit", "interval over")
-    return Table(head, tuple(_throughput(field, standing) for standing in standings))
+    """With accuracy where any contender of the field has it."""
+    graded = any(standing.accuracy is not None for standing in field.standings)
+    extra = ("accuracy",) if graded else ()
+    head = ("contender", f"{field.unit}/s", "low", "high", "of ddp", "of limit", *extra, "interval over")
+    return Table(head, tuple(_throughput(field, standing, graded=graded) for standing in standings))
 
 
-def _throughput(field: Field, standing: Standing) -> tuple[str, ...]:
-    rate = standing.rate
+def _throughput(field: Field, standing: Standing, *, graded: bool) -> tuple[str, ...]:
     ratios = [_ratio(standing, field.reference(name, standing)) for name in ("ddp", "limit")]
-    return (standing.label, *_interval(rate, ",.1f"), *ratios, standing.over)
+    told = "-" if standing.accuracy is None else f"{standing.accuracy:.4f}"
+    return (standing.label, *_interval(standing.rate, ",.1f"), *ratios, *([told] if graded else []), standing.over)
 
 
 def _ratio(standing: Standing, other: Standing | None) -> str:
@@ -53,10 +56,9 @@ def _interval(interval: Interval, form: str) -> tuple[str, str, str]:
 
 
 def scaling(field: Field) -> Table:
-    base = field.baseline
     rows = []
     for standing in field.standings:
-        speedup = None if base is None else standing.against(base)
+        speedup = field.speedup(standing)
         share = "-" if speedup is None else f"{100 * speedup.centre / standing.workers:.0f} %"
         told = "-" if speedup is None else plain(speedup)
         rows.append((standing.label, str(standing.workers), *_interval(standing.rate, ",.1f"), told, share))
@@ -71,12 +73,17 @@ def mean_parts(standing: Standing) -> dict[str, float]:
     return {name: sum(parts.get(name, 0.0) for parts in told) / len(told) for name in names} if told else {}
 
 
+def waits_inside(standing: Standing) -> bool:
+    """DDP exchanges inside backward, where waiting cannot be told apart."""
+    return standing.reference == "ddp"
+
+
 def breakdown(standings: Sequence[Standing]) -> Table:
     rows = []
     for standing in standings:
-        parts = mean_parts(standing)
-        cells = [f"{parts[name] * 1e3:.1f}" for name in (*PARTS, "step")]
-        rows.append((standing.label, *cells, f"{100 * parts['exposed'] / parts['step']:.1f} %"))
+        parts, inside = mean_parts(standing), waits_inside(standing)
+        cells = ["-" if inside and name == "exposed" else f"{parts[name] * 1e3:.1f}" for name in (*PARTS, "step")]
+        rows.append((standing.label, *cells, "-" if inside else f"{100 * parts['exposed'] / parts['step']:.1f} %"))
     return Table(("contender", *(f"{name} ms" for name in (*PARTS, "step")), "waiting"), tuple(rows))
 
 
@@ -99,10 +106,12 @@ def traffic(standings: Sequence[Standing]) -> Table:
 
 
 def curve(standings: Sequence[Standing], values: Sequence[Sequence[float]], what: str) -> Table:
+    up = what == "accuracy"
     rows = []
     for standing, series in zip(standings, values, strict=True):
-        rows.append((standing.label, str(len(series)), f"{series[0]:.4g}", f"{min(series):.4g}", f"{series[-1]:.4g}"))
-    return Table(("contender", "points", f"first {what}", "lowest", "last"), tuple(rows))
+        figures = (series[0], max(series) if up else min(series), series[-1])
+        rows.append((standing.label, str(len(series)), *(f"{value:.4g}" for value in figures)))
+    return Table(("contender", "points", f"first {what}", "highest" if up else "lowest", "last"), tuple(rows))
 
 
 def timeline(spans: Sequence[Span]) -> Table:
@@ -118,10 +127,16 @@ def timeline(spans: Sequence[Span]) -> Table:
     return Table(("rank", "lane", "part", "count", "ms in all", "longest ms"), rows)
 
 
+def is_judged(record: Record) -> bool:
+    """Too few steps to tell is not the same as unsteady."""
+    return bool(record.series.get("judged", True))
+
+
 def runs(records: Sequence[Record]) -> Table:
     rows = []
     for record in records:
         rate = rate_of(record)
         told = "-" if rate is None else f"{rate:,.1f} {record.unit}/s"
-        rows.append((record.id, contender(record.run), str(record.workers), record.kind, told, record.verdict))
+        verdict = record.verdict if is_judged(record) else "not judged"
+        rows.append((record.id, name_of(record), str(record.workers), record.kind, told, verdict))
     return Table(("id", "contender", "workers", "kind", "rate", "verdict"), tuple(rows))

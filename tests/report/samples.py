@@ -99,3 +99,27 @@ def events(ranks=2, steps=3, chunks=4, length=0.3):
                 lines += [[min(begin + 0.05, zero + 0.279), "back", step, chunk, 0]]
         found.append(sorted(lines))
     return found
+
+
+def cell(label, strategy="allreduce", workers=2, start=1, *, name="race-20261116-120000", same_result=True, **changes):
+    """A record as a race leaves it: with the label of its contender, its heat, and what the race knows of its group."""
+    found = record(strategy, workers, start, **changes)
+    told = {"label": label, "heat": f"mobilenet_v2, {workers} worker(s), batch 64", "same_result": same_result}
+    turn = {"name": name, "round": start, "sitting": f"{name} began", **told}
+    return found.model_copy(update={"race": turn, "id": f"{found.id}-{label}-{name[-6:]}"})
+
+
+def around(mean, records):
+    """The same records with rates around this one, and a spread of one percent."""
+    for k, entry in enumerate(records):
+        entry.rate["total"]["mean"] = mean * (1 + 0.01 * (k % 3 - 1))
+    return records
+
+
+def graded(*values):
+    """What a source with a test part leaves: one figure with --steps, one per epoch with --epochs."""
+    epochs = range(1, len(values) + 1) if len(values) > 1 else [0]
+    return [
+        {"epoch": epoch, "value": value, "loss": 1 - value, "samples": 100}
+        for epoch, value in zip(epochs, values, strict=True)
+    ]

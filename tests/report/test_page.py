@@ -7,7 +7,7 @@ from paceline.report.page import write_report
 from paceline.report.palette import DARK, LIGHT, themed
 from paceline.report.store import Skipped
 from paceline.report.tables import received
-from tests.report.samples import RATES, events, race, record
+from tests.report.samples import RATES, cell, events, race, record
 
 VOID = {"meta", "link", "line", "path", "circle", "rect", "br"}
 
@@ -154,3 +154,48 @@ def test_text_can_be_read_on_its_paper(colors):
     assert min(contrast(colors[name], colors["paper"]) for name in ("ink", "soft")) >= 4.5
     marks = ("same", "changes", "reference", "exposed", "update", "backward", "series1", "series2", "series3")
     assert min(contrast(colors[name], colors["paper"]) for name in marks) >= 3
+
+
+def notes_of(path):
+    text = path.read_text()
+    section = text[text.index('<section id="notes">') :]
+    return re.findall(r"<li>(.*?)</li>", section[: section.index("</section>")], re.S)
+
+
+def test_failures_and_damaged_files_are_told_first_and_never_cut(tmp_path):
+    unsteady = [record("wfbp", start=1, seed=seed, verdict="unsteady") for seed in range(1, 21)]
+    unsteady[0].notes.append("a note")
+    why = "rank 1 (pid 7) was killed: no memory is left\nread rank-1.log"
+    broken = [record(seed=seed, verdict="failed", rate={}, failure=why) for seed in range(1, 14)]
+    skipped = [Skipped(tmp_path / f"bad-{k}.json", "it is no JSON") for k in range(14)]
+    lines = notes_of(write_report([*unsteady, *broken], tmp_path / "r.html", skipped=skipped))
+    assert lines[:13] == [f"{entry.id} (allreduce, 2 workers) failed: {why}" for entry in broken]
+    assert lines[13:27] == [f"{skip.path} was left out: it is no JSON" for skip in skipped]
+    assert lines[27] == "a note"
+    assert sum("is unsteady" in line for line in lines[28:]) == 12
+    assert lines[-1] == "and 8 more unsteady runs, in the records"
+    assert len(lines) == 28 + 12 + 1
+
+
+def test_every_command_is_that_of_its_record_and_no_more_is_claimed(tmp_path):
+    plain = record(text="paceline race -np 2 -- python train.py")
+    text = re.sub(r"</?span>", "", write_report([plain], tmp_path / "r.html").read_text())
+    assert "<code>paceline race -np 2 -- python train.py</code>" in text
+    assert "stands for a secret" not in text
+    hidden = record(text="paceline run --source 's3://***@host'")
+    assert "*** stands for a secret" in write_report([hidden], tmp_path / "r.html").read_text()
+
+
+def test_charts_of_labels_that_make_the_same_name_are_all_kept(tmp_path):
+    records = [cell("a b"), cell("a-b"), cell("long " * 99, start=2)]
+    seen = {entry.id: events() for entry in records}
+    write_report(records, tmp_path / "r.html", events=seen, charts=tmp_path / "charts")
+    assert len(list(tmp_path.glob("charts/timeline-*.svg"))) == 3
+
+
+def test_too_few_steps_to_tell_is_not_called_unsteady(tmp_path):
+    series = {"judged": False, "why": "6 steps are too few to tell"}
+    records = [record(name, start=k, verdict="unsteady", series=series) for name in ("ddp", "wfbp") for k in (1, 2)]
+    path = write_report(records, tmp_path / "r.html")
+    assert notes_of(path) == ["whether ddp, wfbp are steady was not judged: 6 steps are too few to tell"]
+    assert "unsteady" not in path.read_text()

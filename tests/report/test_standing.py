@@ -3,7 +3,7 @@ import pytest
 from paceline.report.standing import CHANGES, SAME, contender, fields_of, group, setting, spoken_setting
 from paceline.report.verdict import headline, leaders, sentences
 from paceline.run import Run
-from tests.report.samples import race, record
+from tests.report.samples import around, race, record
 
 
 def test_a_contender_is_named_as_people_name_it():
@@ -96,7 +96,7 @@ def test_a_winner_must_differ_from_every_other():
 
 def test_few_starts_give_figures_but_no_verdict():
     [field] = fields_of(race(worlds=(2,), starts=2))
-    assert headline(field) == "No verdict yet: 2 fresh starts of each contender are too few."
+    assert headline(field) == "No verdict yet on 2 workers: 2 fresh starts of allreduce and wfbp are too few."
 
 
 def test_what_changes_convergence_never_wins():
@@ -120,11 +120,7 @@ def test_what_was_not_measured_says_so_and_does_not_beat_what_was():
 
 
 def of_rate(strategy, mean, workers=2, **changes):
-    """Six starts around a rate, with a spread of one percent."""
-    found = [record(strategy, workers, start, **changes) for start in range(1, 7)]
-    for k, entry in enumerate(found):
-        entry.rate["total"]["mean"] = mean * (1 + 0.01 * (k % 3 - 1))
-    return found
+    return around(mean, [record(strategy, workers, start, **changes) for start in range(1, 7)])
 
 
 def test_ddp_can_win():
@@ -191,7 +187,7 @@ def test_rounds_are_paired_by_their_number():
     best, rival = field.find("allreduce", 2), field.find("ddp", 2)
     assert len(best.paired(rival)) == best.starts_against(rival) == 4
     assert best.against(rival).centre == pytest.approx(100 / 90)
-    assert headline(field) == "No verdict yet: 4 fresh starts of each contender are too few."
+    assert headline(field) == "No verdict yet on 2 workers: 4 fresh starts of allreduce and ddp are too few."
 
 
 def test_a_mean_over_rounds_that_the_other_lost_is_no_lead():

@@ -39,11 +39,11 @@ def test_records_are_found_at_any_depth_newest_first(runs):
         (lambda _: "\x00\xff", "it is no JSON"),
         (lambda text: json.dumps({k: v for k, v in json.loads(text).items() if k != "rate"}), "rate"),
         (lambda text: json.dumps({k: v for k, v in json.loads(text).items() if k != "schema"}), "schema is missing"),
-        (lambda text: json.dumps({**json.loads(text), "schema_": 1}), "schema_"),
+        (lambda text: json.dumps({**(old := json.loads(text)), "run": {**old["run"], "later": 1}}), "run.later"),
         (lambda text: json.dumps({**json.loads(text), "rate": {"total": "x"}}), "rate.total"),
         (lambda _: '{"schema":' * 100_000, "it is nested too deeply"),
     ],
-    ids=["cut", "schema", "missing", "type", "binary", "rate", "no schema", "schema_", "total", "deep"],
+    ids=["cut", "schema", "missing", "type", "binary", "rate", "no schema", "newer", "total", "deep"],
 )
 def test_a_damaged_record_is_left_out_and_named(runs, damage, why):
     path = runs / "one.json"

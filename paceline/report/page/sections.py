@@ -13,15 +13,18 @@ from paceline.compose import axes_of
 from paceline.errors import PacelineError
 from paceline.record import Record
 from paceline.report import plots, tables
+from paceline.report.heats import ALONE
+from paceline.report.learning import accuracy_of
 from paceline.report.page.html import figure, table, tag, text
 from paceline.report.plots import Figure
-from paceline.report.standing import CHANGES, SAME, Field, Standing, failed
+from paceline.report.standing import CHANGES, SAME, Field, Standing, failed, name_of
 from paceline.report.store import Skipped
 from paceline.report.trace import Events, one_step
 from paceline.report.verdict import headline, leaders, sentences, share
 from paceline.topologies.drawing import LARGEST, draw
 
 RanksOfRecord = Mapping[str, Sequence[Events]]
+_MOST = 12  # unsteady runs that are named
 
 
 @dataclass(frozen=True)
@@ -78,12 +81,6 @@ def _loss(field: Field, workers: int) -> Figure | None:
     return plots.curves(standings, [s.last.loss for s in standings], "loss", workers)
 
 
-def accuracy_of(record: Record) -> list[float]:
-    """The accuracy after each evaluation, where the record has one."""
-    found = getattr(record, "accuracy", None) or []
-    return [float(entry["value"]) for entry in found if isinstance(entry, dict) and "value" in entry]
-
-
 def _accuracy(field: Field, workers: int) -> Figure | None:
     standings = field.at(workers)
     return plots.curves(standings, [accuracy_of(s.last) for s in standings], "accuracy", workers)
@@ -121,7 +118,7 @@ def _tiles(field: Field | None, records: Sequence[Record]) -> str:
             if other is not None and other is not best:
                 ratio = best.against(other)
                 tiles.append((f"{100 * ratio.centre:.0f} %", f"of {name}", share(ratio).partition(" % ")[2]))
-    unsteady = sum(record.verdict == "unsteady" for record in records)
+    unsteady = sum(map(_is_unsteady, records))
     tiles.append((str(len(records)), f"run{'s' * (len(records) != 1)}", f"{unsteady} unsteady" if unsteady else ""))
     return tag("div", "".join(_tile(*tile) for tile in tiles), class_="tiles")
 
@@ -142,14 +139,14 @@ def body(drawn: Drawn, lead: str, said: bool) -> Iterator[str]:
         note = "Strategies that end where all-reduce ends, up to rounding. Only these compete for the verdict."
         yield section("Same result as all-reduce", note, _figures(drawn.same, field))
     if drawn.changes:
-        note = "These send less or later and reach another model. Compare accuracy, not only speed."
+        note = "They send less or later, or train otherwise, and reach another model. Compare accuracy, not only speed."
         yield section("Changes convergence", note, _figures(drawn.changes, field))
     if drawn.scaling:
-        note = "Rate against the number of workers. The dotted line is one worker's rate times the number of workers."
-        note += f" One worker is {field.baseline.label}." if field.baseline else ""
-        yield section("Scaling", note, figure(drawn.scaling, "Workers against rate"))
+        yield section("Scaling", _about_scaling(field), figure(drawn.scaling, "Workers against rate"))
     if drawn.breakdown:
         note = "Parts add up to the step. Exposed is time spent waiting for other ranks after backward."
+        if any(tables.waits_inside(standing) for standing in field.standings):
+            note += " DDP waits inside backward, where waiting cannot be told apart."
         yield section("Where a step goes", note, _figures(drawn.breakdown, field))
     if drawn.timelines:
         note = "One recorded step: what each rank computed above, what it had under way below."
@@ -162,6 +159,15 @@ def body(drawn: Drawn, lead: str, said: bool) -> Iterator[str]:
         note = "Mean over ranks of the last start of each contender. Short runs say little about convergence."
         yield section("Loss and accuracy", note, "".join(figure(f, f"{f.title}, {_on(n)}") for n, f in drawn.curves))
     yield from topologies(field)
+
+
+def _about_scaling(field: Field) -> str:
+    note = "Rate against the number of workers. The dotted line is one worker's rate times the number of workers."
+    if field.baseline and field.baseline.label != ALONE:
+        note += f" One worker is {field.baseline.label}."
+    if any(field.speedup(standing) is None for standing in field.standings):
+        note += " Where a worker has other work to do than that one, there is no speed-up."
+    return note
 
 
 def _figures(figures: Sequence[tuple[int, Figure]], field: Field) -> str:
@@ -216,7 +222,9 @@ def runs(records: Sequence[Record]) -> str:
     for record in records:
         commands.setdefault(record.text, []).append(record)
     blocks = "".join(_command(line, found) for line, found in commands.items())
-    note = "Every run with the exact command that does it again."
+    note = "Every run with the command that does it again."
+    if any("***" in record.text for record in records):
+        note += " *** stands for a secret that records do not keep."
     return section("Runs", note, blocks + tag("details", text("summary", f"All {len(records)} runs") + shown))
 
 
@@ -233,19 +241,44 @@ def _unbroken(line: str) -> str:
 
 
 def notes(records: Sequence[Record], skipped: Sequence[Skipped]) -> Iterator[str]:
-    lines = list(dict.fromkeys(note for record in records for note in record.notes))
-    lines += [f"{_incident(incident)} ({record.id})" for record in records for incident in record.incidents]
-    lines += [f"{record.id} failed: {record.text}" for record in failed(records)]
-    lines += [
-        f"{record.id} is unsteady: {record.series.get('why') or 'its repeats do not agree'}"
-        for record in records
-        if record.verdict == "unsteady"
+    """What went wrong first and whole; only of the many that may be unsteady some stand for all."""
+    lines = [
+        f"{record.id} ({name_of(record)}, {_on(record.workers)}) failed: {_why(record)}" for record in failed(records)
     ]
     lines += [f"{skip.path} was left out: {skip.why}" for skip in skipped]
+    lines += dict.fromkeys(note for record in records for note in record.notes)
+    lines += [f"{_incident(incident)} ({record.id})" for record in records for incident in record.incidents]
+    lines += _not_judged(records)
+    unsteady = [
+        f"{record.id} is unsteady: {record.series.get('why') or 'its repeats do not agree'}"
+        for record in records
+        if _is_unsteady(record)
+    ]
+    lines += unsteady[:_MOST]
+    if len(unsteady) > _MOST:
+        more = len(unsteady) - _MOST
+        lines.append(f"and {more} more unsteady run{'s' * (more != 1)}, in the records")
     if lines:
-        shown = lines if len(lines) <= 12 else [*lines[:12], f"and {len(lines) - 12} more, in the records"]
-        items = tag("ul", "".join(text("li", line) for line in shown))
+        items = tag("ul", "".join(text("li", line) for line in lines))
         yield section("Notes", "What a reader should know about these runs.", items)
+
+
+def _why(record: Record) -> str:
+    return (record.failure or "").strip() or "it has no rate"
+
+
+def _is_unsteady(record: Record) -> bool:
+    return record.verdict == "unsteady" and tables.is_judged(record)
+
+
+def _not_judged(records: Sequence[Record]) -> Iterator[str]:
+    """Once for each reason."""
+    found: dict[str, dict[str, None]] = {}
+    for record in records:
+        if not tables.is_judged(record):
+            found.setdefault(str(record.series.get("why") or "too few steps"), {})[name_of(record)] = None
+    for why, names in found.items():
+        yield f"whether {', '.join(names)} {'are' if len(names) > 1 else 'is'} steady was not judged: {why}"
 
 
 def _incident(incident: dict[str, Any]) -> str:

@@ -105,10 +105,12 @@ def _foot() -> str:
 def write_charts(drawn: Sequence[Drawn], folder: Path) -> list[Path]:
     """Every chart as SVG and PNG, named after what it shows."""
     folder.mkdir(parents=True, exist_ok=True)
-    written = []
+    written: list[Path] = []
     for number, shown in enumerate(drawn):
         for figure in shown.figures():
             stem = figure.name if len(drawn) == 1 else f"{number + 1}-{figure.name}"
+            while folder / f"{stem}.svg" in written:
+                stem += "-again"
             spec = figure.at(WIDE)
             write(folder / f"{stem}.svg", to_svg(spec))
             (folder / f"{stem}.png").write_bytes(to_png(spec))

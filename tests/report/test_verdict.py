@@ -1,0 +1,84 @@
+"""What a reader takes home, beyond who wins: smaller worlds, who else is level, accuracy."""
+
+import pytest
+
+from paceline.report.standing import fields_of
+from paceline.report.verdict import headline, sentences
+from tests.report.samples import around, graded, record
+
+
+def starts(strategy, mean, workers=2, **changes):
+    return around(mean, [record(strategy, workers, start, **changes) for start in range(1, 7)])
+
+
+def lines(*groups):
+    [field] = fields_of([entry for group in groups for entry in group])
+    return [headline(field), *sentences(field)]
+
+
+def test_every_number_of_workers_has_its_own_verdict_the_largest_first():
+    told = lines(
+        *(starts("ddp", 400, 8), starts("allreduce", 300, 8)),
+        *(starts("ddp", 200, 4), starts("allreduce", 200, 4)),
+        *(starts("ddp", 90), starts("allreduce", 100)),
+        starts("limit", 50, 1),
+    )
+    assert told[:3] == [
+        "ddp is 33 % faster than allreduce on 8 workers.",
+        "No difference between ddp and allreduce that 6 repeats can show on 4 workers.",
+        "allreduce is 11 % faster than ddp on 2 workers.",
+    ]
+    assert not any("on 1 worker." in line for line in told), "nobody raced there"
+
+
+def test_the_interval_below_the_headline_is_of_the_rival_that_it_names():
+    wide = starts("horovod", 100)
+    for k, entry in enumerate(wide):
+        entry.rate["total"]["mean"] = 90.0 + 20 * (-1) ** k
+    told = lines(starts("allreduce", 100), starts("ddp", 95), wide)
+    assert told[0].startswith("No difference between allreduce and horovod ")
+    assert "of the rate of horovod on 2 workers; 95 % interval over 6 fresh starts" in told[1]
+
+
+def test_all_who_cannot_be_told_from_the_best_are_named():
+    told = lines(*(starts(name, 100) for name in ("allreduce", "ddp", "wfbp")), starts("horovod", 80))
+    assert told[0] == "No difference between ddp and allreduce that 6 repeats can show on 2 workers."
+    assert "Nor can ddp be told from wfbp." in told
+    assert not any("horovod" in line for line in told)
+
+
+def test_a_strategy_that_changes_convergence_has_its_accuracy_beside_its_rate():
+    told = lines(
+        starts("ddp", 100, accuracy=graded(0.93)),
+        starts("allreduce", 105, accuracy=graded(0.93)),
+        starts("neighbor_allreduce", 150, accuracy=graded(0.5, 0.9125)),
+        starts("local_sgd", 140),
+    )
+    assert (
+        "neighbor_allreduce runs at 150 % [150, 150] of the rate of ddp, but changes convergence: "
+        "its accuracy is 0.9125 against 0.9300."
+    ) in told
+    assert "local_sgd changes convergence: a higher rate alone says nothing there." in told
+    assert told[0].startswith("allreduce is ")
+
+
+def test_accuracy_is_the_mean_over_fresh_starts():
+    found = [record(start=k, accuracy=graded(0.8 + 0.1 * k)) for k in range(2)]
+    [field] = fields_of([*found, record(start=2)])
+    assert field.standings[0].accuracy == pytest.approx(0.85)
+
+
+def test_accuracy_after_more_updates_says_so():
+    longer = {"warmup": [0.1] * 4, "seconds": [0.1] * 6, "dropped_blocks": 1}
+    told = lines(
+        starts("ddp", 100, accuracy=graded(0.9), series={"warmup": [0.1] * 2, "seconds": [0.1] * 6}),
+        starts("local_sgd", 140, accuracy=graded(0.8), series=longer),
+    )
+    assert any("its accuracy is 0.8000 after 12 updates against 0.9000 after 8." in line for line in told)
+
+
+def test_updates_whose_samples_nobody_counts_do_not_scale():
+    rates = (("limit", 50, 1), ("ddp", 45, 2), ("allreduce", 48, 2))
+    told = lines(*(starts(*rate, unit="step") for rate in rates))
+    assert told[0].startswith("allreduce is ")
+    assert not any("ideal scaling" in line for line in told)
