@@ -16,9 +16,12 @@ from paceline.cli import options as o
 from paceline.errors import WrongCommand
 from paceline.record import check_writable, write
 
-# What answers within two minutes: few steps, and no round that would end after them.
-QUICK = {"rounds": 5, "minutes": 1.9, "steps": 3, "warmup": 2, "repeats": 2}
+# What answers within two minutes: few steps, no round that would end after them, and no more of the baseline and the
+# limit than a scaling needs, because most of a start is importing torch.
+QUICK = {"rounds": 5, "reference_rounds": 3, "minutes": 1.9, "steps": 3, "warmup": 2, "repeats": 2}
+QUICK_WATCHED = 1  # steps whose events are kept
 QUICK_BATCH = 16
+USUAL_STARTS = 4  # of a round: one worker, limit, ddp, allreduce
 USUAL = {"rounds": 5, "steps": 5, "warmup": 3, "repeats": 3}
 
 
@@ -38,7 +41,9 @@ def race(
     batch_size: Annotated[
         str | None, typer.Option("--batch-size", "--batch", help="Samples per worker: 64, or 16,64.")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="An answer within two minutes.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Few steps, batch 16, and no round that would end after two minutes.")
+    ] = False,
     rounds: Annotated[int | None, typer.Option("--rounds", help="Fresh starts of each contender. [default: 5]")] = None,
     minutes: Annotated[
         float | None, typer.Option("--minutes", help="No round starts that would end after so many.")
@@ -50,7 +55,16 @@ def race(
     optimizer: o.OptimizerText = o.DEFAULTS.optimizer,
     memory_format: o.MemoryFormat = o.DEFAULTS.memory_format,
     precision: o.Precision = o.DEFAULTS.precision,
+    compile: o.Compile = False,
+    accumulate: o.Accumulate = o.DEFAULTS.accumulate,
+    clip_norm: o.ClipNorm = None,
+    compute: o.Compute = o.DEFAULTS.compute,
+    comm: o.CommName = o.DEFAULTS.comm,
     nodes: o.Nodes = None,
+    profile: o.ProfileFile = None,
+    lab: o.LabText = None,
+    cpus: o.Cpus = None,
+    deadline: o.Deadline = o.DEFAULTS.deadline,
     steps: o.Steps = None,
     warmup: Annotated[int | None, typer.Option("--warmup", help="Updates before the clock starts.")] = None,
     repeats: Annotated[int | None, typer.Option("--repeats", help="Measured blocks of --steps in a start.")] = None,
@@ -71,6 +85,7 @@ def race(
     """
     from paceline.cli.race_view import View, as_json, closing
     from paceline.jobs.keep import check_runs
+    from paceline.jobs.race import check_places
     from paceline.jobs.race import race as run_race
     from paceline.jobs.racefolder import open_folder
 
@@ -78,10 +93,13 @@ def race(
     if json is not None:
         check_writable(json)
     check_runs(runs)
+    check_places(plan)
     folder, known = open_folder(plan, runs, fresh=fresh, retry=retry)
     _greet(plan, folder, known)
+    if quick:
+        _no_promise(context, plan)
     with View() as view:
-        result = run_race(plan, folder, measured=_by_script(plan), watcher=view, retry=retry)
+        result = run_race(plan, folder, measured=_measured(plan, quick), watcher=view, retry=retry)
     for line in closing(result):
         print(line)
     print(f"\nrecords: {folder.path}")
@@ -104,7 +122,7 @@ def _plan(context: typer.Context, values: dict[str, Any]) -> Any:
     ignored = left_out(asked) if script and values["suite"] else []
     changes, common = _changes(given), {name: given[name] for name in _COMMON if name in given}
     if values["quick"]:
-        usual = {"rounds": QUICK["rounds"], "minutes": QUICK["minutes"]}
+        usual = {name: QUICK[name] for name in ("rounds", "reference_rounds", "minutes")}
         changes = {**usual, **({} if values["suite"] else {"batch_sizes": [QUICK_BATCH]}), **changes}
         common = {name: QUICK[name] for name in ("steps", "warmup", "repeats")} | common
     try:
@@ -139,14 +157,16 @@ def _changes(given: dict[str, Any]) -> dict[str, Any]:
 
 _COMMON = (
     *("classes", "image_size", "sequence_length", "source", "optimizer", "memory_format", "precision", "nodes"),
+    *("compile", "accumulate", "clip_norm", "compute", "comm", "profile", "lab", "cpus", "deadline"),
     *("steps", "warmup", "repeats", "threads"),
 )
 
 
 def _defaults(given: dict[str, Any]) -> dict[str, Any]:
-    """The race without flags; a model of the user's own choice gets no image size of ours."""
+    """The race without flags; a model of the user's own choice gets no image size of ours, nor do files."""
     common = {name: USUAL[name] for name in ("steps", "warmup", "repeats")}
-    return {"rounds": USUAL["rounds"], "run": common if "model" in given else {**common, "image_size": 32}}
+    own = "model" in given or not given.get("source", o.DEFAULTS.source).startswith("fake")
+    return {"rounds": USUAL["rounds"], "run": common if own else {**common, "image_size": 32}}
 
 
 def _whole(flag: str, word: str, kind: type) -> Any:
@@ -166,7 +186,9 @@ def _at_least_one(changes: dict[str, Any]) -> None:
 
 
 def _nothing_of_the_script(given: dict[str, Any]) -> None:
-    foreign = [name for name in (*_COMMON, "model", "batch_size") if name in given and name not in ("threads", "nodes")]
+    from paceline.jobs.script import TAKEN
+
+    foreign = [name for name in (*_COMMON, "model", "batch_size") if name in given and name not in TAKEN]
     if foreign:
         flags = ", ".join("--" + name.replace("_", "-") for name in foreign)
         raise WrongCommand(
@@ -179,20 +201,43 @@ def _was_given(context: typer.Context, name: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
-def _by_script(plan: Any) -> Any:
+def _no_promise(context: typer.Context, plan: Any) -> None:
+    """Two minutes are promised for the race without other flags only."""
+    from paceline.cli.race_view import wrapped
+
+    longer = any(_was_given(context, name) for name in (*_COMMON, "suite", "model", "batch_size", "workers"))
+    starts = sum(cell.round == 1 for cell in plan.cells)
+    if not plan.script and not longer and starts <= USUAL_STARTS:
+        return
+    each = "each as long as the script" if plan.script else "however long they take"
+    for line in wrapped(
+        f"note: the first round always runs, {starts} fresh starts, {each}; no other begins that would end after "
+        f"{plan.suite.minutes:g} minutes"
+    ):
+        print(line, flush=True)
+
+
+def _measured(plan: Any, quick: bool) -> Any:
+    from paceline.jobs.measure import WATCHED
+    from paceline.jobs.race import Measured
     from paceline.jobs.script import measure_script
 
-    if not plan.script:
-        return None
-    return lambda cell: measure_script(plan.script, cell.run)
+    if plan.script:
+        return lambda cell: measure_script(plan.script, cell.run)
+    return Measured(watched=QUICK_WATCHED if quick else WATCHED)
 
 
 def _greet(plan: Any, folder: Any, known: bool) -> None:
-    from paceline.cli.race_view import public
+    from paceline.cli.race_view import public, wrapped
 
+    if plan.suite.title:
+        print(public(plan.suite.title), flush=True)
     labels = list(dict.fromkeys(public(entry.label) for entry in plan.entries))
     what = "; ".join(public(plan.title(heat)) for heat in plan.heats)
     print(f"{', '.join(labels)}\n{plan.suite.rounds} round(s), {len(plan.cells)} fresh starts: {what}", flush=True)
+    for note in (*plan.suite.notes, *plan.notes):
+        for line in wrapped(f"note: {note}"):
+            print(line, flush=True)
     if known:
         print(f"going on with {folder.path}; --fresh starts anew", flush=True)
         for path, why in folder.damaged(plan):

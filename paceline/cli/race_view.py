@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from paceline.bench.redact import redact, redacted, secrets_of
-from paceline.bench.stats import Interval
+from paceline.bench.stats import ENOUGH, Interval
 from paceline.cli.show import plus_minus, table
 from paceline.jobs.cells import BASELINE, Cell, Heat
 from paceline.jobs.race import Race
@@ -31,6 +31,7 @@ class View:
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(file=sys.stderr)
         self._live = Live(console=self._console, refresh_per_second=4) if self._console.is_terminal else None
+        self._told = False
 
     def __enter__(self) -> View:
         if self._live is not None:
@@ -51,12 +52,30 @@ class View:
     def ended(self, race: Race, cell: Cell, record: Record) -> None:
         if self._live is not None:
             self._live.update(picture(race, None))
-            return
+        else:
+            self._line(race, cell, record)
+        if not self._told and not any(c.round == cell.round and c.name not in race.records for c in race.plan.cells):
+            self._told = True
+            for line in in_time(race):
+                self._console.print(Text(line), soft_wrap=True)
+
+    def _line(self, race: Race, cell: Cell, record: Record) -> None:
         place = f"{race.done:>{len(str(len(race.plan.cells)))}}/{len(race.plan.cells)}"
         left = race.seconds_left()
         about = f", {spoken_time(left)} left" if left else ""
         line = f"{place}  round {cell.round}  {outcome(record):>22}  {short(cell.label)}{about}"
         self._console.print(Text(line), soft_wrap=True)  # a label may look like markup
+
+
+def in_time(race: Race) -> Iterator[str]:
+    """After a round: how many will fit into the minutes, if that is not all of them."""
+    fit, rounds, minutes = race.rounds_in_time, race.plan.suite.rounds, race.plan.suite.minutes
+    if fit is not None and fit < rounds:
+        lacking = " and give no verdict" if fit < ENOUGH <= rounds else ""
+        yield (
+            f"{fit} of {rounds} rounds will fit into {minutes:g} minutes{lacking}; "
+            f"--minutes {race.minutes_needed} is enough for all"
+        )
 
 
 def outcome(record: Record) -> str:
@@ -85,7 +104,8 @@ def _cells_of(race: Race, heat: Heat, standing: Standing) -> tuple[str, str, str
     ddp = next((s for s in race.standings(heat) if s.label == "ddp"), None)
     alone = standing.label == BASELINE
     ratio = None if ddp is None or alone else standing.against(ddp)
-    return _rate(standing), _shown(ratio), f"{len(standing.records)}/{race.plan.suite.rounds}"
+    planned = sum(cell.key == (standing.entry.heat, standing.label) for cell in race.plan.cells)
+    return _rate(standing), _shown(ratio), f"{len(standing.records)}/{planned}"
 
 
 def _shown(interval: Interval | None, digits: int = 2) -> str:
@@ -122,6 +142,7 @@ def closing(race: Race) -> Iterator[str]:
         yield ""
         yield public(race.plan.title(heat))
         yield from table_of(race, heat, standings)
+        yield from speedups(race, heat, standings)
         yield ""
         for line in verdict(standings):
             yield from wrapped(line)
@@ -137,7 +158,10 @@ def closing(race: Race) -> Iterator[str]:
             f"failed: {short(cell.label)}, {race.plan.title(cell.heat)}, round {cell.round}: {record.failure}"
         )
     if race.cut_short:
-        yield from wrapped(f"{race.rounds} of {race.plan.suite.rounds} rounds fit into the time")
+        yield from wrapped(
+            f"{race.rounds} of {race.plan.suite.rounds} rounds fit into {race.plan.suite.minutes:g} minutes. try: the "
+            f"same command with --retry, which runs the others, or a new race with --minutes {race.minutes_needed}"
+        )
 
 
 def table_of(race: Race, heat: Heat, standings: list[Standing]) -> Iterator[str]:
@@ -159,6 +183,18 @@ def _row(race: Race, heat: Heat, standing: Standing, standings: list[Standing]) 
     return short(standing.label) + mark, _rate(standing), *map(_shown, ratios), _shown(scaling)
 
 
+def speedups(race: Race, heat: Heat, standings: list[Standing]) -> Iterator[str]:
+    """How many times faster than one worker; what was published of it stands beside."""
+    alone = race.baseline(heat)
+    found = [(s.label, s.speedup(alone)) for s in standings if s.label != BASELINE and heat.workers > 1]
+    told = [f"{short(label)} {_shown(speedup)}" for label, speedup in found if speedup is not None]
+    if told:
+        yield from wrapped(f"speed-up over one worker: {', '.join(told)}")
+    for figure in race.plan.suite.published:
+        if figure.is_about(heat.model, heat.workers):
+            yield from wrapped(f"published: {figure.text}")
+
+
 def _divided(interval: Interval, by: int) -> Interval:
     low, high = (None if side is None else side / by for side in (interval.low, interval.high))
     return Interval(interval.centre / by, low, high)
@@ -177,6 +213,7 @@ def as_json(race: Race) -> dict[str, Any]:
             {
                 "what": race.plan.title(heat),
                 "workers": heat.workers,
+                "published": [p.text for p in race.plan.suite.published if p.is_about(heat.model, heat.workers)],
                 "contenders": [_told(standing) for standing in race.standings(heat)],
                 "verdict": list(verdict(race.standings(heat))),
             }

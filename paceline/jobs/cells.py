@@ -15,16 +15,17 @@ import os
 import random
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from paceline._version import VERSION
+from paceline.bench.environment import capture
 from paceline.bench.redact import redact
 from paceline.compose import OWN
 from paceline.contenders import Contender, contenders_of, same_result
 from paceline.errors import Refused, WrongCommand
-from paceline.jobs.measure import check
+from paceline.jobs.measure import STEPS, check, in_periods, machine, period_of
 from paceline.jobs.suite import Suite
 from paceline.run import Run
 
@@ -71,10 +72,15 @@ class Cell:
     round: int
     run: Run
     script: tuple[str, ...] = ()
+    same_result: bool = True
 
     @property
     def key(self) -> tuple[Heat, str]:
         return self.heat, self.label
+
+    @property
+    def title(self) -> str:
+        return title_of(self.heat, self.script)
 
 
 @dataclass(frozen=True)
@@ -86,6 +92,7 @@ class Entry:
     run: Run
     same_result: bool = True
     same_work: bool = True
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -101,10 +108,14 @@ class RacePlan:
         return list(dict.fromkeys(entry.heat for entry in self.entries if entry.label != BASELINE))
 
     def title(self, heat: Heat) -> str:
-        """The heat in words; a script has its own model and batch."""
-        if not self.script:
-            return str(heat)
-        return f"{shlex.join(self.script)}, {heat.workers} worker{'s' * (heat.workers != 1)}"
+        return title_of(heat, self.script)
+
+    @property
+    def notes(self) -> list[str]:
+        """What is done otherwise than one would think, each told once."""
+        few, rounds = self.suite.reference_rounds, self.suite.rounds
+        told = [f"{BASELINE} and limit take part in {few} of {rounds} rounds"] if few and few < rounds else []
+        return [*told, *dict.fromkeys(note for entry in self.entries for note in entry.notes)]
 
     def entries_of(self, heat: Heat) -> list[Entry]:
         return [entry for entry in self.entries if entry.heat == heat]
@@ -114,11 +125,24 @@ class RacePlan:
 
     @property
     def digest(self) -> str:
-        """The same for the same race of the same code; what a restart looks for."""
+        """The same for the same race of the same code on the same machine and torch; what a restart looks for."""
         told = [[cell.name, cell.run.model_dump(mode="json")] for cell in self.cells]
         code = next((_content(word) for word in self.script if word.endswith(".py")), "")
-        text = json.dumps([told, self.script, self.suite.minutes, VERSION, code], sort_keys=True)
+        text = json.dumps([told, self.script, self.suite.minutes, VERSION, code, _stack()], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def title_of(heat: Heat, script: Sequence[str]) -> str:
+    """The heat in words; a script has its own model and batch."""
+    if not script:
+        return str(heat)
+    return f"{shlex.join(script)}, {heat.workers} worker{'s' * (heat.workers != 1)}"
+
+
+def _stack() -> list[object]:
+    """What a rate depends on beside the run, as reports see it: cells on another one are no repeats."""
+    found = capture()
+    return [machine().gpus, *(found[name] for name in ("processor", "cores", "packages"))]
 
 
 def _content(script: str) -> str:
@@ -140,7 +164,7 @@ def plan(suite: Suite, *, script: Sequence[str] = ()) -> RacePlan:
         for workers in suite.workers
     ]
     threads = suite.common.get("threads") or max(1, _cores() // max(suite.workers))
-    entries = list(_entries(suite, contenders, heats, threads))
+    entries = list(_entries(suite, contenders, heats, threads, script=bool(script)))
     _refuse(entries, unknown=OWN if script else ())
     return RacePlan(suite, tuple(entries), tuple(_cells(suite, entries, tuple(script))), tuple(script))
 
@@ -156,25 +180,49 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _entries(suite: Suite, contenders: list[Contender], heats: list[Heat], threads: int) -> Iterator[Entry]:
+def _entries(
+    suite: Suite, contenders: list[Contender], heats: list[Heat], threads: int, *, script: bool
+) -> Iterator[Entry]:
     seen: set[tuple[str, int]] = set()
     for heat in heats:
         if (heat.model, heat.batch) not in seen:
             seen.add((heat.model, heat.batch))
             alone = Heat(heat.model, 1, heat.batch)
-            yield Entry(alone, BASELINE, base(suite, alone, threads).with_(strategy="limit", nodes=None))
+            plain = base(suite, alone, threads).with_(strategy="limit", nodes=None, comm="auto")
+            yield Entry(alone, BASELINE, plain)
         common = base(suite, heat, threads)
         for contender in contenders:
             # On one worker the limit is the baseline, and DDP has nobody to exchange with.
             if heat.workers == 1 and contender.is_reference:
                 continue
-            run = contender.run(common)
-            same_work = all(getattr(run, name) == getattr(common, name) for name in _OTHER_WORK)
-            yield Entry(heat, contender.label, run, _same_result(run, common), same_work)
+            yield _entry(contender, heat, common, script=script)
+
+
+def _entry(contender: Contender, heat: Heat, common: Run, *, script: bool) -> Entry:
+    asked = contender.run(common)
+    run = asked if script else _in_periods(asked)
+    notes = []
+    if run != asked:
+        notes.append(
+            f"{contender.label} repeats itself every {period_of(run)} steps: it is measured over {run.repeats} x "
+            f"{run.steps} steps after {run.warmup}, not {asked.repeats} x {asked.steps or STEPS} after {asked.warmup}"
+        )
+    if run.reference == "ddp" and run.comm == "shm" and "comm" not in dict(contender.choices):
+        run = run.with_(comm="auto")
+        notes.append(f"{contender.label} talks as torch does: it cannot use shm")
+    same_work = all(getattr(run, name) == getattr(common, name) for name in _OTHER_WORK)
+    return Entry(heat, contender.label, run, _same_result(run, common), same_work, tuple(notes))
+
+
+def _in_periods(run: Run) -> Run:
+    """What cannot be made is refused in a moment; here it must not be in the way."""
+    try:
+        return in_periods(run)
+    except WrongCommand:
+        return run
 
 
 def _same_result(run: Run, common: Run) -> bool:
-    """What cannot be made is refused in a moment; here it must not be in the way."""
     try:
         return same_result(run, common)
     except WrongCommand:
@@ -202,12 +250,21 @@ def _refuse(entries: Sequence[Entry], unknown: Sequence[str] = ()) -> None:
 
 def _cells(suite: Suite, entries: Sequence[Entry], script: tuple[str, ...]) -> Iterator[Cell]:
     for number in range(1, suite.rounds + 1):
-        order = list(enumerate(entries))
+        order = [(index, entry) for index, entry in enumerate(entries) if number in _rounds_of(entry, suite)]
         random.Random(f"{suite.seed}, round {number}").shuffle(order)
         for index, entry in order:
             heat = entry.heat
             stem = slug(redact(f"{heat.model} {heat.workers}x{heat.batch} {entry.label}"))
-            yield Cell(f"{stem}-{index + 1}-round{number}", heat, entry.label, number, entry.run, script)
+            name = f"{stem}-{index + 1}-round{number}"
+            yield Cell(name, heat, entry.label, number, entry.run, script, entry.same_result)
+
+
+def _rounds_of(entry: Entry, suite: Suite) -> Collection[int]:
+    """The rounds of an entry: all of them, or a few from the first to the last where a verdict does not need it."""
+    few = suite.reference_rounds or suite.rounds
+    if few >= suite.rounds or entry.label not in (BASELINE, "limit"):
+        return range(1, suite.rounds + 1)
+    return {1 + place * (suite.rounds - 1) // max(1, few - 1) for place in range(few)}
 
 
 def slug(text: str, longest: int = 60) -> str:

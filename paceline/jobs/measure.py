@@ -7,7 +7,7 @@ import math
 import os
 import sys
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from statistics import fmean, median
@@ -19,7 +19,7 @@ from paceline.bench.communication import communication, task
 from paceline.bench.compute import MENU as COMPUTE
 from paceline.bench.environment import capture
 from paceline.bench.stats import autocorrelation, block_interval, leaning, standard_error, summary
-from paceline.bench.steady import Settled, settle
+from paceline.bench.steady import LEAST, Settled, settle
 from paceline.compose import Machine, axes_of, compose, servers_of
 from paceline.jobs.folder import job_folder
 from paceline.jobs.places import places_of
@@ -30,9 +30,9 @@ from paceline.run import Run
 
 OnLine = Callable[[int, str, str], None]
 ALIKE = "neighboring steps are alike: intervals inside one run may be too narrow"
-
-
 WATCHED = 3  # steps
+STEPS = 10  # of a block, where nobody says how many
+UPDATES = "step"  # the unit of a script whose samples nobody counts
 
 
 def machine() -> Machine:
@@ -131,11 +131,12 @@ def make_record(
     first = ranks[0]
     series = [fmean(values) for values in zip(*(rank["steps"] for rank in ranks), strict=True)]
     warm = [fmean(values) for values in zip(*(rank["warmup"] for rank in ranks), strict=True)]
-    found = settle([*warm, *series], period=period_of(run))
+    found, judged = _settled(warm, series, period_of(run))
+    uneven = _uneven(run, len(warm), len(first["seconds"]), len(series) // len(first["seconds"]))
     dropped, found = _dropped(found, len(warm), len(first["seconds"]), len(series))
     ranks = [_after(rank, dropped, len(series) // len(rank["seconds"])) for rank in ranks]
     series = series[dropped * (len(series) // len(first["seconds"])) :]
-    totals = [sum(rank["samples"] / rank["seconds"][b] for rank in ranks) for b in range(len(ranks[0]["seconds"]))]
+    totals = _totals(ranks)
     parts = over_ranks([breakdown(rank["steps"], rank["parts"]) for rank in ranks])
     edges = _edges(ranks)
     events = [rank["events"] for rank in ranks]
@@ -147,7 +148,7 @@ def make_record(
         time=_now(),
         run=run,
         environment=first["environment"],
-        notes=[*notes, *first["notes"], *([ALIKE] if leaning(series) else [])],
+        notes=[*notes, *first["notes"], *uneven, *([ALIKE] if leaning(series) else [])],
         verdict="steady" if found.steady else "unsteady",
         workers=run.workers,
         device=first["device"],
@@ -158,7 +159,7 @@ def make_record(
             "per_worker": [fmean(r["samples"] / s for s in r["seconds"]) for r in ranks],
         },
         step=summary([seconds for rank in ranks for seconds in rank["steps"]]),
-        series=_series(warm, series, found, dropped),
+        series=_series(warm, series, found, dropped) | {"judged": judged},
         breakdown=parts,
         communication=talk,
         task=task(parts, talk, events),
@@ -186,8 +187,52 @@ def make_record(
 
 def period_of(run: Run) -> int:
     """Steps after which a rule repeats itself: one that averages every 8 steps is judged 8 steps at a time."""
+    return math.lcm(*_intervals(run))
+
+
+def _intervals(run: Run) -> list[int]:
+    """Steps between exchanges, one number for each kind of them."""
     rule = None if run.reference else axes_of(run).rule
-    return math.lcm(*(max(1, getattr(rule, name, 1)) for name in ("every", "global_every")))
+    return [every for name in ("every", "global_every") if (every := getattr(rule, name, 0)) > 0] or [1]
+
+
+def in_periods(run: Run) -> Run:
+    """The run with warm-up and blocks of whole periods of its rule, and hardly more steps in all than it has."""
+    period = period_of(run)
+    if period == 1 or run.epochs is not None:
+        return run
+    steps = run.steps or STEPS
+    length = math.ceil(steps / period) * period
+    warmup = math.ceil(max(1, run.warmup) / period) * period
+    return run.with_(steps=length, warmup=warmup, repeats=max(1, math.ceil(steps * run.repeats / length)))
+
+
+def is_uneven(record: Record) -> bool:
+    """Whether measured blocks hold no whole number of periods of the rule, so that the rate has a wrong share."""
+    blocks, steps = record.rate["total"].get("repeats") or [0.0], record.series.get("seconds") or []
+    return record.workers > 1 and len(steps) // len(blocks) % period_of(record.run) != 0
+
+
+def _uneven(run: Run, warm: int, blocks: int, length: int) -> Iterator[str]:
+    """The note about a rate with too few exchanges in it, or too many."""
+    period = period_of(run)
+    if run.workers == 1 or length % period == 0:
+        return
+    rule, remedy = axes_of(run).rule, f"blocks of {math.ceil(length / period) * period} steps would hold whole periods"
+    measured = range(warm + 1, warm + blocks * length + 1)
+    if not any(step % every == 0 for step in measured for every in _intervals(run)):
+        yield f"rule {rule} did not exchange in the {len(measured)} measured steps: this is the rate without; {remedy}"
+    else:
+        yield f"rule {rule} exchanges too often or too seldom in blocks of {length} steps; {remedy}"
+
+
+def _settled(warm: Sequence[float], series: Sequence[float], period: int) -> tuple[Settled, bool]:
+    """Whether the steps are steady, and whether there are enough of them to tell."""
+    count = (len(warm) + len(series)) // period
+    found = settle([*warm, *series], period=period)
+    if count >= LEAST or period == 1:
+        return found, count >= LEAST
+    return Settled(0, False, f"{count} periods of {period} steps are too few to tell"), False
 
 
 def _dropped(found: Settled, warm: int, blocks: int, steps: int) -> tuple[int, Settled]:
@@ -220,6 +265,12 @@ def _series(warm: Sequence[float], series: Sequence[float], found: Settled, drop
         "why": found.why,
         "autocorrelation": autocorrelation(series),
     }
+
+
+def _totals(ranks: Sequence[dict[str, Any]]) -> list[float]:
+    """Samples per second of the whole job, block by block; where only updates are counted, all ranks share them."""
+    rates = zip(*([rank["samples"] / seconds for seconds in rank["seconds"]] for rank in ranks), strict=True)
+    return [fmean(block) if ranks[0]["unit"] == UPDATES else sum(block) for block in rates]
 
 
 def _resources(ranks: Sequence[dict[str, Any]], peak: float | None) -> dict[str, Any]:

@@ -5,9 +5,11 @@ round 1:  ddp  limit  one worker  allreduce      round 2:  limit  allreduce  ddp
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Protocol
@@ -15,7 +17,8 @@ from typing import Any, Protocol
 from paceline.errors import PacelineError
 from paceline.jobs.cells import BASELINE, Cell, Heat, RacePlan
 from paceline.jobs.keep import efficiency_of
-from paceline.jobs.measure import measure
+from paceline.jobs.measure import WATCHED, measure
+from paceline.jobs.places import places_of
 from paceline.jobs.racefolder import RaceFolder
 from paceline.jobs.standing import Standing
 from paceline.record import Record, read, write
@@ -47,6 +50,7 @@ class Race:
     folder: RaceFolder
     records: dict[str, Record] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    elapsed: float = 0.0
     kept: int = 0
     cut_short: bool = False
 
@@ -86,13 +90,43 @@ class Race:
         """What the cells to come will take, as far as those before tell."""
         if not self.seconds:
             return None
-        usual = fmean(self.seconds.values())
+        return self._expected([cell for cell in self.plan.cells if cell.name not in self.records])
+
+    def seconds_of_round(self, number: int) -> float:
+        """What a round will take; 0 where nothing is known yet."""
+        return self._expected([cell for cell in self.plan.cells if cell.round == number])
+
+    def _expected(self, cells: Sequence[Cell]) -> float:
+        """By the cells of the same contender before; the first of them may have had more to do."""
         times: dict[Any, list[float]] = {}
         for cell in self.plan.cells:
             if cell.name in self.seconds:
                 times.setdefault(cell.key, []).append(self.seconds[cell.name])
-        left = [cell for cell in self.plan.cells if cell.name not in self.records]
-        return sum(fmean(times.get(cell.key, [usual])) for cell in left)
+        known = {key: fmean(found[1:] or found) for key, found in times.items()}
+        usual = fmean(known.values()) if known else 0.0
+        return sum(known.get(cell.key, usual) for cell in cells)
+
+    @property
+    def rounds_in_time(self) -> int | None:
+        """How many rounds there will be when the minutes are over; None where there is no limit or nothing is known."""
+        minutes, done = self.plan.suite.minutes, self.rounds
+        if minutes is None or not self.seconds:
+            return None
+        ends = accumulate(map(self.seconds_of_round, range(done + 1, self.plan.suite.rounds + 1)), initial=self.elapsed)
+        return done + sum(end <= 60 * minutes for end in list(ends)[1:])
+
+    @property
+    def minutes_needed(self) -> int:
+        """In which all rounds would surely have run, a tenth to spare."""
+        return math.ceil(1.1 * self._expected(self.plan.cells) / 60)
+
+
+def check_places(plan: RacePlan) -> None:
+    """Refuse before the first cell what the machine cannot offer: a lab, or a share of a core."""
+    asked = {(run.lab, run.cpus): run for run in (entry.run for entry in plan.entries) if run.lab or run.cpus}
+    for run in asked.values():
+        with places_of(run):
+            pass
 
 
 def race(
@@ -108,7 +142,7 @@ def race(
 
     With `retry`, rounds with a failed cell run again as a whole, because ratios are taken within a round.
     """
-    watcher, measured = watcher or Nobody(), measured or _Measured()
+    watcher, measured = watcher or Nobody(), measured or Measured()
     result = Race(plan, folder)
     with folder.alone():
         folder.bury(plan)
@@ -121,7 +155,7 @@ def race(
         for cell in plan.cells:
             if cell.name in result.records:
                 continue
-            if _no_time(result, cell, clock() - began):
+            if _no_time(result, cell):
                 result.cut_short = True
                 break
             if cell.round in again:
@@ -131,6 +165,7 @@ def race(
             start = clock()
             record = _run(cell, folder, measured)
             result.records[cell.name], result.seconds[cell.name] = record, clock() - start
+            result.elapsed = clock() - began
             watcher.ended(result, cell, record)
         _keep_found(result, [cell for cell in plan.cells if cell.round in again])  # no time was left for them
         _add_efficiency(result)
@@ -145,16 +180,17 @@ def _keep_found(result: Race, cells: Sequence[Cell]) -> None:
             result.records[cell.name] = record
 
 
-class _Measured:
-    """Measures cells, and remembers what a sample of each workload costs."""
+class Measured:
+    """Measures cells, and remembers what a sample of each workload costs; `watched` as in `measure`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, watched: int = WATCHED) -> None:
+        self._watched = watched
         self._flops: dict[tuple[Any, ...], int] = {}
 
     def __call__(self, cell: Cell) -> tuple[Record, list[list[Any]]]:
         run = cell.run
         workload = (run.model, run.classes, run.image_size, run.sequence_length)
-        record, events = measure(run, lambda *_: None, flops=self._flops.get(workload))
+        record, events = measure(run, lambda *_: None, flops=self._flops.get(workload), watched=self._watched)
         counted = record.resources["flops"]["per_sample"]
         if counted:
             self._flops[workload] = counted
@@ -174,14 +210,13 @@ def _run(cell: Cell, folder: RaceFolder, measured: Measure) -> Record:
     return folder.end(cell, record, events)
 
 
-def _no_time(result: Race, cell: Cell, elapsed: float) -> bool:
+def _no_time(result: Race, cell: Cell) -> bool:
     """With a limit of minutes no round starts that would end after it; the first always runs."""
     minutes, first = result.plan.suite.minutes, cell.round == 1
     begins = not any(c.round == cell.round and c.name in result.records for c in result.plan.cells)
     if minutes is None or first or not begins:
         return False
-    rounds = max(1, len({c.round for c in result.plan.cells if c.name in result.seconds}))
-    return elapsed + elapsed / rounds > 60 * minutes
+    return result.elapsed + result.seconds_of_round(cell.round) > 60 * minutes
 
 
 def _add_efficiency(result: Race) -> None:

@@ -66,7 +66,14 @@ class RaceFolder:
 
     def end(self, cell: Cell, record: Record, events: list[list[Any]]) -> Record:
         """The record first, then the mark: killed in between, the cell is finished."""
-        turn = {"name": self.path.name, "round": cell.round, "sitting": self.sitting}
+        turn = {
+            "name": self.path.name,
+            "round": cell.round,
+            "sitting": self.sitting,
+            "label": cell.label,
+            "heat": cell.title,
+            "same_result": cell.same_result,
+        }
         record = save(record.model_copy(update={"race": turn}), events, self.record_path(cell))
         self._mark(cell).unlink(missing_ok=True)
         return record

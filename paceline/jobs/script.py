@@ -16,10 +16,10 @@ from typing import Any
 from paceline.bench.environment import capture
 from paceline.bench.measure import PARTS
 from paceline.compose import servers_of
-from paceline.contenders import contenders_of
+from paceline.contenders import AXES, contenders_of
 from paceline.errors import Refused, WrongCommand
 from paceline.jobs.folder import job_folder
-from paceline.jobs.measure import OnLine, make_record
+from paceline.jobs.measure import UPDATES, OnLine, make_record, period_of
 from paceline.jobs.places import places_of
 from paceline.jobs.suite import Suite
 from paceline.launchers.local import Local
@@ -40,7 +40,7 @@ CHOICES = (
     "deadline",
 )
 LAUNCHED = ("threads", "lab", "cpus")  # what the launcher itself does for a script
-_TAKEN = (*CHOICES, *LAUNCHED)
+TAKEN = (*CHOICES, *LAUNCHED)
 BLOCKS = 5  # parts of the measured updates that a rate inside one start is taken of
 
 
@@ -95,8 +95,8 @@ def script_suite(suite: Suite, argv: Sequence[str]) -> Suite:
     if shutil.which(argv[0]) is None:
         raise WrongCommand(f"{argv[0]!r} cannot be started", why="there is no such program", remedy="-- python SCRIPT")
     _refuse_foreign(suite.contenders)
-    common = {name: value for name, value in suite.common.items() if name in _TAKEN}
-    values = suite.model_dump(exclude_unset=True)
+    common = {name: value for name, value in suite.common.items() if name in TAKEN}
+    values = suite.model_dump(exclude_unset=True, exclude={"published"})  # figures of another model
     # Any listed model will do: nothing of it is built, and the record names the script instead.
     return Suite.model_validate({**values, "models": ["mlp"], "batch_sizes": [1], "run": common})
 
@@ -104,7 +104,7 @@ def script_suite(suite: Suite, argv: Sequence[str]) -> Suite:
 def left_out(suite: Suite) -> list[str]:
     """What a suite says and a script decides itself."""
     said = [name for name in ("models", "batch_sizes") if name in suite.model_fields_set]
-    return [*said, *(f"run.{name}" for name in suite.common if name not in _TAKEN)]
+    return [*said, *(f"run.{name}" for name in suite.common if name not in TAKEN)]
 
 
 def _refuse_foreign(contenders: Sequence[str]) -> None:
@@ -114,12 +114,12 @@ def _refuse_foreign(contenders: Sequence[str]) -> None:
             WrongCommand(
                 f"contender {contender.label}: {name}={value} with a script",
                 why=f"the script sets its {name.replace('_', ' ')} itself",
-                remedy=f"leave it out, or race a script that sets it; a contender takes {', '.join(_TAKEN)}",
+                remedy=f"leave it out, or race a script that sets it; a contender takes {', '.join(TAKEN)}",
             )
         )
         for contender in contenders_of(contenders)
         for name, value in contender.choices
-        if name not in _TAKEN
+        if name not in TAKEN
     ]
     if problems:
         raise Refused(problems)
@@ -130,8 +130,17 @@ def _given(run: Run, names: Sequence[str]) -> dict[str, Any]:
 
 
 def command_of(argv: Sequence[str], run: Run) -> str:
-    """The command that starts a script with the choices of a run."""
-    return f"{Run(workers=run.workers, **_given(run, _TAKEN)).text} {shlex.join(['--', *argv])}"
+    """The race that starts a script with the choices of a run again; the baseline is in every race."""
+    axes = _given(run, AXES)
+    parts = [run.strategy] if run.strategy else []
+    parts += [f"{name}={value}" for name, value in axes.items() if name != "strategy"]
+    # Without an axis the script's own strategy runs: a contender that changes nothing leaves it so.
+    contender = ",".join(parts) or f"comm={run.comm}"
+    words = ["paceline", "race", "-np", str(run.workers)]
+    words += [] if run.reference and run.workers == 1 else ["--contender", contender]
+    for name, value in _given(run, [name for name in TAKEN if name not in AXES]).items():
+        words += [f"--{name}", str(value)]
+    return shlex.join([*words, "--", *argv])
 
 
 def run_of(argv: Sequence[str], run: Run, batch: int | None = None) -> Run:
@@ -162,7 +171,7 @@ def measure_script(argv: Sequence[str], run: Run) -> tuple[Record, list[list[Any
         )
         ranks = [_seen(folder, rank, argv) for rank in range(run.workers)]
     count = min(len(rank["steps"]) for rank in ranks)
-    ranks = [_in_blocks(rank, count) for rank in ranks]
+    ranks = [_in_blocks(rank, count, period_of(run)) for rank in ranks]
     told = {"run": run_of(argv, run, ranks[0]["batch"] or None), "text": command_of(argv, run)}
     return make_record(run, [], ranks).model_copy(update=told), [[] for _ in ranks]
 
@@ -178,11 +187,10 @@ def _seen(folder: Path, rank: int, argv: Sequence[str]) -> dict[str, Any]:
         ) from None
 
 
-def _in_blocks(rank: dict[str, Any], count: int) -> dict[str, Any]:
+def _in_blocks(rank: dict[str, Any], count: int, period: int = 1) -> dict[str, Any]:
     """Updates of a loop as a run has them: some for warm-up, the rest in blocks of equal length."""
     warm = min(5, count // 3)
-    blocks = max(1, min(BLOCKS, (count - warm) // 2))
-    length = (count - warm) // blocks
+    blocks, length = _cut(count - warm, period)
     stop = warm + blocks * length
     steps = rank["steps"][warm:stop]
     parts = {name: rank["parts"].get(name, [0.0] * stop)[warm:stop] for name in PARTS}
@@ -196,5 +204,15 @@ def _in_blocks(rank: dict[str, Any], count: int) -> dict[str, Any]:
         "seconds": seconds,
         "parts": parts,
         "samples": samples,
-        "unit": "sample" if rank["batch"] else "step",
+        "unit": "sample" if rank["batch"] else UPDATES,
     }
+
+
+def _cut(count: int, period: int) -> tuple[int, int]:
+    """How many blocks of how many updates: whole periods of a rule, and as many of them as there are."""
+    periods = count // period
+    if period == 1 or not periods:
+        blocks = max(1, min(BLOCKS, count // 2))
+        return blocks, count // blocks
+    blocks = max(range(min(2, periods), min(BLOCKS, periods) + 1), key=lambda n: (n * (periods // n), n))
+    return blocks, periods // blocks * period

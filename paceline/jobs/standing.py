@@ -14,6 +14,7 @@ from typing import Any
 
 from paceline.bench.stats import ENOUGH, Interval, differs, leaning, mean_interval, ratio_interval
 from paceline.jobs.cells import BASELINE, Entry
+from paceline.jobs.measure import UPDATES, is_uneven, period_of
 from paceline.record import Record
 
 
@@ -47,7 +48,17 @@ class Standing:
 
     @property
     def unsteady(self) -> int:
-        return sum(record.verdict == "unsteady" for record in self.records.values())
+        return sum(record.verdict == "unsteady" and _is_judged(record) for record in self.records.values())
+
+    @property
+    def unjudged(self) -> list[Record]:
+        """Repeats with too few steps to tell whether they are steady."""
+        return [record for record in self.records.values() if not _is_judged(record)]
+
+    @property
+    def updates(self) -> int:
+        """Of one repeat, warm-up and all: what a loss or an accuracy was reached with."""
+        return max(map(_updates, self.records.values()), default=0)
 
     def paired(self, other: Standing) -> tuple[list[float], list[float]]:
         """Rates of the rounds that both have; not where a race was interrupted in between."""
@@ -65,8 +76,15 @@ class Standing:
         """Samples of one worker per backward; a script may choose them by the number of workers."""
         return {record.run.per_worker for record in self.records.values()}
 
+    @property
+    def counts_updates(self) -> bool:
+        """Whether the script deals its own batches: nobody knows how many samples an update has."""
+        return any(record.unit == UPDATES for record in self.records.values())
+
     def speedup(self, alone: Standing) -> Interval | None:
-        """The ratio to one worker; None where one worker alone does other work."""
+        """The ratio to one worker; None where one worker alone does other work, or work that nobody knows."""
+        if self.counts_updates or alone.counts_updates:
+            return None
         return self.against(alone) if self.entry.same_work and self.batches == alone.batches else None
 
     def differs(self, other: Standing) -> bool | None:
@@ -88,6 +106,16 @@ class Standing:
         """On the test part of the source at the end, the mean over rounds."""
         found = [record.accuracy[-1]["value"] for record in self.records.values() if record.accuracy]
         return fmean(found) if found else None
+
+
+def _is_judged(record: Record) -> bool:
+    return bool(record.series.get("judged", True))
+
+
+def _updates(record: Record) -> int:
+    series, blocks = record.series, len(record.rate["total"].get("repeats") or [0.0])
+    measured = len(series.get("seconds") or ())
+    return len(series.get("warmup") or ()) + measured + series.get("dropped_blocks", 0) * (measured // blocks)
 
 
 def verdict(standings: Sequence[Standing]) -> Iterator[str]:
@@ -138,10 +166,19 @@ def _other_group(standing: Standing, same: Sequence[Standing]) -> str:
         f"{standing.label} runs at {_times(standing, against)} the rate of {against.label}, but changes convergence: "
     )
     if standing.accuracy is not None and against.accuracy is not None:
-        return f"{told}its accuracy is {standing.accuracy:.4f} against {against.accuracy:.4f}"
-    mine, theirs = standing.loss, against.loss
-    beside = f" (training loss {mine:.3f} against {theirs:.3f})" if mine is not None and theirs is not None else ""
-    return f"{told}no winner without accuracy{beside}"
+        return f"{told}its accuracy is {_beside(standing, standing.accuracy, against, against.accuracy, 4)}"
+    if standing.loss is None or against.loss is None:
+        return f"{told}no winner without accuracy"
+    beside = _beside(standing, standing.loss, against, against.loss, 3)
+    return f"{told}no winner without accuracy (training loss {beside})"
+
+
+def _beside(standing: Standing, mine: float, other: Standing, theirs: float, digits: int) -> str:
+    """Two figures of training, with the number of updates behind each where that is not the same."""
+    if standing.updates == other.updates:
+        return f"{mine:.{digits}f} against {theirs:.{digits}f}"
+    after, others = f"after {standing.updates} updates", f"after {other.updates}"
+    return f"{mine:.{digits}f} {after} against {theirs:.{digits}f} {others}"
 
 
 def _times(standing: Standing, other: Standing) -> str:
@@ -155,6 +192,12 @@ def _times(standing: Standing, other: Standing) -> str:
 
 def _other_batch(standings: Sequence[Standing]) -> Iterator[str]:
     alone = next((s for s in standings if s.label == BASELINE and s.records), None)
+    if alone and any(s.counts_updates for s in standings):
+        yield (
+            "note: no scaling: the script deals its own batches, and how many samples an update of a worker has is not "
+            "known; a rate is in updates of the whole job"
+        )
+        return
     odd = [s for s in standings if alone and s.records and s.entry.same_work and s.batches != alone.batches]
     if alone and odd:
         theirs = " or ".join(map(str, sorted(set().union(*(s.batches for s in odd)))))
@@ -171,6 +214,12 @@ def _remarks(standings: Sequence[Standing]) -> Iterator[str]:
     for standing in standings:
         if standing.unsteady:
             yield f"note: {standing.unsteady} of {len(standing.records)} repeats of {standing.label} were unsteady"
+        if any(map(is_uneven, standing.records.values())):
+            yield (
+                f"note: measured steps of {standing.label} hold no whole number of its periods of "
+                f"{period_of(standing.entry.run)} steps: its rate has too many exchanges in it or too few"
+            )
+    yield from _not_judged(standings)
     torn = sorted({number for number, turns in _turns(standings).items() if len(turns) > 1})
     if torn:
         yield (
@@ -183,6 +232,16 @@ def _remarks(standings: Sequence[Standing]) -> Iterator[str]:
             f"note: rates of {', '.join(drifting)} lean on the round before: their own intervals may be too narrow; "
             "ratios compare within a round"
         )
+
+
+def _not_judged(standings: Sequence[Standing]) -> Iterator[str]:
+    """Too few steps to tell is not the same as unsteady."""
+    found: dict[str, list[str]] = {}
+    for standing in standings:
+        for record in standing.unjudged[-1:]:
+            found.setdefault(record.series["why"], []).append(standing.label)
+    for why, labels in found.items():
+        yield f"note: whether {', '.join(labels)} {'are' if len(labels) > 1 else 'is'} steady was not judged: {why}"
 
 
 def _turns(standings: Sequence[Standing]) -> dict[int, set[tuple[Any, ...] | None]]:

@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, create_model
 from paceline.compose import check_words
 from paceline.contenders import parse_contender
 from paceline.errors import Refused, UnknownName, WrongCommand
+from paceline.grammar import parse
 from paceline.run import Run
 from paceline.tomlfile import place_of, read_toml
 
@@ -43,19 +44,34 @@ def _common() -> type[BaseModel]:
 Common = _common()
 
 
+class Published(BaseModel):
+    """A published figure, shown beside the heats that it is about: of one model, with one number of workers."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    text: str
+    model: str | None = None
+    workers: PositiveInt | None = None
+
+    def is_about(self, model: str, workers: int) -> bool:
+        return self.model in (None, parse(model).word) and self.workers in (None, workers)
+
+
 class Suite(BaseModel):
-    """What a race is made of. Every field has a flag of `paceline race`, which wins over the file."""
+    """What a race is made of. A flag of `paceline race` wins over the file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = "race"
     title: str = ""
     notes: list[str] = []
+    published: list[Published] = []
     contenders: Annotated[list[str], Field(min_length=1)] = ["allreduce"]
     models: Annotated[list[str], Field(min_length=1)] = ["mobilenet_v2"]
     workers: Annotated[list[PositiveInt], Field(min_length=1)] = [2]
     batch_sizes: Annotated[list[PositiveInt], Field(min_length=1)] = [32]
     rounds: PositiveInt = 5
+    reference_rounds: PositiveInt | None = None  # in which the baseline and the limit take part; in all if not said
     minutes: float | None = None
     seed: int = 0
     run: Common = Common()  # type: ignore[valid-type]

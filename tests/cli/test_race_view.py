@@ -143,3 +143,24 @@ def test_going_on_says_which_records_are_damaged(tmp_path, capsys):
     path.write_text("[]")
     _greet(first.plan, first.folder, True)
     assert f"{path.name} is damaged (it is no JSON object): its cell runs again" in capsys.readouterr().out
+
+
+def test_a_race_begins_with_its_title_and_notes(tmp_path, capsys):
+    suite = small(title="Two ways", notes=["no gain is expected"], contenders=["local_sgd"], run={"steps": 5})
+    planned = plan(suite)
+    _greet(planned, *open_folder(planned, tmp_path))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "Two ways"
+    assert "note: no gain is expected" in lines
+    assert any(line.startswith("note: local_sgd repeats itself every 8 steps") for line in lines)
+
+
+def test_the_speed_up_stands_below_the_table_with_what_was_published(tmp_path):
+    suite = small(workers=[1, 2], published=[{"text": "speed-up 1.82 there", "workers": 2}])
+    result = raced(tmp_path, suite)
+    text = "\n".join(closing(result))
+    alone, two = text.split("mlp, 2 workers, batch 32")
+    assert re.search(r"^speed-up over one worker: limit 2.0\d \+- 0.0\d, ddp 1.6\d .* allreduce 1.8", two, re.M | re.S)
+    assert two.count("published: speed-up 1.82 there") == 1
+    assert "speed-up" not in alone
+    assert [heat["published"] for heat in as_json(result)["heats"]] == [[], ["speed-up 1.82 there"]]

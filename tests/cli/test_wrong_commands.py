@@ -7,6 +7,7 @@ from paceline.errors import Refused
 from paceline.jobs.cells import plan
 from paceline.jobs.suite import Suite
 from paceline.launchers.local import Local
+from tests.sources.idxfiles import write_folder
 
 WRONG = {
     "run --model resnet5": "model 'resnet5' does not exist",
@@ -87,6 +88,15 @@ WRONG = {
     "race --batch-size 0": "--batch-size 0: at least 1 sample",
     "race --model mlp -- python x.py": "the script chooses model",
     "race --contender allreduce,precision=bf16 -- python x.py": "precision=bf16 with a script: the script sets its",
+    "race --compute reply(x)": "compute 'reply' does not exist",
+    "race --lab lab(hosts=0)": "a lab has 1 to 64 hosts",
+    "race --cpus 0": "a worker gets at least 0.01 of a core",
+    "race --comm mpi": "comm 'mpi' does not exist",
+    "race --profile /nowhere.json": "/nowhere.json is not a profile",
+    "race --accumulate 0": "--accumulate 0: at least 1 backward",
+    "race --compile -- python x.py": "--compile with a script: the script chooses model",
+    "race --accumulate 2 -- python x.py": "--accumulate with a script",
+    "race --compute replay(x) -- python x.py": "--compute with a script",
     "race -- no-such-program-anywhere": "there is no such program",
     "race --strategies local_sgd,alreduce -- python x.py": "did you mean allreduce?",
     "run --log-format tf": "log format 'tf' does not exist",
@@ -145,9 +155,119 @@ def test_a_race_of_a_script_says_what_of_a_suite_it_does_not_use(no_worker, tmp_
     assert "not used: models, batch_sizes, run.image_size, run.steps, run.warmup, run.repeats" in told
 
 
+class Ended(Exception):
+    pass
+
+
+def planned(monkeypatch, *words):
+    """The plan that a command makes."""
+    found = []
+
+    def stop(plan):
+        found.append(plan)
+        raise Ended
+
+    monkeypatch.setattr("paceline.jobs.race.check_places", stop)
+    with pytest.raises(Ended):
+        main(["race", *words])
+    return found[0]
+
+
+def test_flags_of_a_race_are_common_to_all_cells(monkeypatch):
+    words = "--lab lab(hosts=2) --cpus 0.5 --comm gloo --compile --accumulate 2 --clip-norm 1 --deadline 60"
+    runs = [entry.run for entry in planned(monkeypatch, *words.split()).entries]
+    common = {(r.lab, r.cpus, r.compile, r.accumulate, r.clip_norm, r.deadline) for r in runs}
+    assert common == {("lab(hosts=2)", 0.5, True, 2, 1.0, 60.0)}
+    assert {run.comm for run in runs if run.workers > 1} == {"gloo"}
+
+
+def test_samples_of_files_keep_their_size(monkeypatch, tmp_path):
+    write_folder(tmp_path, train=64)
+    runs = [e.run for e in planned(monkeypatch, "--source", f"idx({tmp_path}, channels=3)", "-np", "1").entries]
+    assert {run.image_size for run in runs} == {None}
+    assert {e.run.image_size for e in planned(monkeypatch, "--source", "fake(cpu)").entries} == {32}
+
+
+def test_what_the_launcher_does_is_done_for_a_script(monkeypatch):
+    words = "--lab lab(hosts=2) --cpus 0.5 --comm gloo --threads 1"
+    runs = [entry.run for entry in planned(monkeypatch, *words.split(), "--", "python", "x.py").entries]
+    assert {(run.lab, run.cpus, run.threads) for run in runs} == {("lab(hosts=2)", 0.5, 1)}
+
+
+def test_flags_of_a_race_win_over_its_suite(monkeypatch, tmp_path):
+    path = tmp_path / "s.toml"
+    path.write_text("[run]\ncpus = 0.3\naccumulate = 4\n")
+    runs = [entry.run for entry in planned(monkeypatch, "--suite", str(path), "--cpus", "0.5").entries]
+    assert {(run.cpus, run.accumulate) for run in runs} == {(0.5, 4)}
+
+
+def test_what_the_machine_cannot_offer_is_refused_before_a_race_begins(monkeypatch, tmp_path, no_worker, capsys):
+    monkeypatch.setattr("paceline.lab.network.os.geteuid", lambda: 1000)
+    with pytest.raises(SystemExit) as end:
+        main(["race", "--model", "mlp", "--lab", "lab(hosts=2)", "--runs", str(tmp_path)])
+    assert end.value.code == 2
+    assert "network namespaces need root" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "note"),
+    [
+        ("--quick", None),
+        ("--quick --suite elasticdl", "the first round always runs, 14 fresh starts, however long they take"),
+        ("--quick --model resnet50", "the first round always runs, 4 fresh starts"),
+        ("--quick --strategies allreduce,wfbp", "the first round always runs, 5 fresh starts"),
+        ("--quick -- python x.py", "the first round always runs, 4 fresh starts, each as long as the script"),
+    ],
+)
+def test_two_minutes_are_promised_for_the_plain_race_only(words, note, no_worker, tmp_path, capsys):
+    before, dashes, script = words.partition("-- ")
+    with pytest.raises(AssertionError, match="a worker was started"):
+        main(["race", *before.split(), "--runs", str(tmp_path), *([dashes.strip(), *script.split()] if dashes else [])])
+    told = " ".join(capsys.readouterr().out.split())
+    assert ("the first round always runs" in told) is (note is not None)
+    assert note is None or note in told
+
+
 def test_words_reach_a_script_as_flags_do(monkeypatch):
     seen = {}
     monkeypatch.setattr("paceline.jobs.script.launch", lambda argv, **given: seen.update(given))
     with pytest.raises(SystemExit):
         main(["run", "nworkers=2", "mgwfbp=1", "--", "python", "x.py"])
     assert (seen["run"].workers, seen["choices"]) == (2, {"schedule": "mgwfbp"})
+
+
+OF_A_SCRIPT_OR_EXPLAINED = {
+    "run --experiment e.toml -- python x.py": "--experiment with a script: a script makes its own results",
+    "run --baseline r.json -- python x.py": "--baseline with a script",
+    "run --peak-flops 1e12 -- python x.py": "--peak-flops with a script",
+    "run --log-format tf_cnn -- python x.py": "--log-format with a script",
+    "run --runs elsewhere -- python x.py": "leave it out, or paceline race -- python x.py",
+    "run --use-fp16 -- python x.py": "--use-fp16 with a script: the script chooses model",
+    "run --fake-location cpu -- python x.py": "--fake-location with a script: the script chooses model",
+    "explain --schedule priority --clip-norm 1": "--clip-norm 1 with schedule priority",
+    "explain --schedule priority --compile": "--compile with schedule priority",
+    "explain --batch-size 4 --global-batch 8": "--batch-size 4 beside --global-batch 8",
+    "explain --steps 4 --epochs 1": "--steps 4 beside --epochs 1",
+    "explain --lab lab(hosts=2) --nodes 1x2": "both say where ranks are",
+    "explain --source fake(moon)": "location takes device or cpu",
+    "explain --use-fp16 --strategy p3": "could not be skipped as a whole",
+    "explain dnn=resnet5": "model 'resnet5' does not exist",
+    "explain bs=8 --batch-size 32": "bs=8 beside --batch-size 32: they say different things",
+    "explain -- python x.py": "explain with a script",
+}
+
+
+@pytest.mark.parametrize("command", OF_A_SCRIPT_OR_EXPLAINED)
+def test_what_would_be_ignored_or_is_unsound_is_refused(command, no_worker, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(command.split(" "))
+    told = " ".join(capsys.readouterr().err.split())
+    assert end.value.code == 2, told
+    assert OF_A_SCRIPT_OR_EXPLAINED[command] in told
+
+
+def test_a_folder_of_runs_in_the_environment_is_nothing_that_a_script_was_given(no_worker, monkeypatch, tmp_path):
+    monkeypatch.setenv("PACELINE_RUNS", str(tmp_path))
+    with pytest.raises(AssertionError, match="a worker was started"):
+        main(["run", "-np", "2", "--", "python", "x.py"])

@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from paceline.bench.environment import capture
+from paceline.cli.race_view import closing
 from paceline.errors import Refused, Stopped, WorkerFailed, WrongCommand
 from paceline.jobs.cells import BASELINE, plan
 from paceline.jobs.race import race
@@ -85,6 +87,19 @@ def test_a_race_leaves_one_record_per_cell_with_efficiency(tmp_path):
     assert {record.efficiency["baseline"] for record in ours} == ids
 
 
+def test_a_record_says_which_contender_of_which_heat_it_is_of(tmp_path):
+    suite = small(contenders=["from https://me:S1@host/x: allreduce", "local_sgd"], workers=[1, 2], rounds=1)
+    speed = {entry.label: 100.0 for entry in plan(suite).entries}
+    result = raced(tmp_path, suite, drawn(speed))
+    found = {(r.race["heat"], r.race["label"]): r.race["same_result"] for r in result.records.values()}
+    one, two, hidden = "mlp, 1 worker, batch 32", "mlp, 2 workers, batch 32", "from https://***@host/x"
+    assert found == {
+        (one, BASELINE): True,
+        **{(one, label): label != "local_sgd" for label in (hidden, "local_sgd")},
+        **{(two, label): label != "local_sgd" for label in ("limit", "ddp", hidden, "local_sgd")},
+    }
+
+
 def test_a_race_that_is_killed_repeats_no_finished_cell_and_reports_the_killed_one(tmp_path):
     command = [sys.executable, str(PROGRAM), str(tmp_path), "0.3"]
     environ = {**os.environ, "PYTHONPATH": str(PROGRAM.parents[2])}
@@ -134,6 +149,15 @@ def test_another_race_does_not_go_on_with_this_one(tmp_path):
     assert open_folder(planned, tmp_path)[0].path == folder.path
     assert open_folder(planned, tmp_path, fresh=True)[0].path != folder.path
     assert not open_folder(plan(small(rounds=6)), tmp_path)[1]
+
+
+@pytest.mark.parametrize("other", [{"packages": {"torch": "9.9"}}, {"processor": "another"}, {"cores": 999}], ids=str)
+def test_another_torch_or_machine_is_another_race(other, tmp_path, monkeypatch):
+    found, (folder, _) = capture(), open_folder(plan(small()), tmp_path)
+    monkeypatch.setattr("paceline.jobs.cells.capture", lambda: found | other)
+    assert not open_folder(plan(small()), tmp_path)[1]
+    monkeypatch.setattr("paceline.jobs.cells.capture", lambda: found)
+    assert open_folder(plan(small()), tmp_path)[0].path == folder.path
 
 
 def test_two_processes_do_not_run_one_race(tmp_path):
@@ -362,7 +386,7 @@ def test_the_plan_of_a_race_of_a_script_holds_no_word_that_follows_a_secret_flag
     assert told["script"] == ["python", "t.py", "--password", "***", "--token=***"]
 
 
-@pytest.mark.parametrize("damage", [{"rate": {"total": "x"}}, {"schema": 99}, {"schema_": 1}], ids=json.dumps)
+@pytest.mark.parametrize("damage", [{"rate": {"total": "x"}}, {"schema": 99}, {"verdict": 1}], ids=json.dumps)
 def test_a_cell_with_a_damaged_record_runs_again(damage, tmp_path):
     first = raced(tmp_path)
     (first.folder.path / "race.done").unlink()
@@ -422,6 +446,18 @@ def test_what_changes_convergence_never_wins_without_accuracy(tmp_path):
 
 def test_the_limit_never_wins(tmp_path):
     assert "limit" not in told(raced(tmp_path, measured=drawn({"limit": 1e6})))[0]
+
+
+def test_two_labels_of_the_same_choices_are_two_contenders(tmp_path):
+    """A configuration against itself."""
+    suite = small(contenders=["a: allreduce", "b: allreduce"])
+    result = raced(tmp_path, suite, drawn({"a": 100.0, "b": 100.0, "ddp": 100.0}))
+    [heat] = result.plan.heats
+    found = {standing.label: standing.rates for standing in result.standings(heat)}
+    assert len(found["a"]) == len(found["b"]) == 5
+    assert found["a"] != found["b"]
+    assert "no difference that 5 repeats can show" in told(result)[0]
+    assert [line[0] for line in closing(result) if line.startswith(("a  ", "b  "))] == ["a", "b"]
 
 
 def test_several_equal_contenders_seldom_have_a_winner(tmp_path):

@@ -1,15 +1,18 @@
 """Races of a user's script without processes: what reaches it, and what its records say."""
 
+import shlex
 import sys
 
 import pytest
 
+from paceline.cli import main
 from paceline.cli.race_view import closing
-from paceline.errors import Refused, WorkerFailed
+from paceline.errors import Refused, Stopped, WorkerFailed
 from paceline.jobs.cells import plan
+from paceline.jobs.measure import make_record
 from paceline.jobs.race import race
 from paceline.jobs.racefolder import KILLED, open_folder
-from paceline.jobs.script import left_out, measure_script, script_of, script_suite
+from paceline.jobs.script import _in_blocks, command_of, left_out, measure_script, run_of, script_of, script_suite
 from paceline.jobs.standing import verdict
 from paceline.jobs.suite import Suite
 from paceline.run import Run
@@ -59,8 +62,8 @@ def test_the_record_has_the_exact_command_and_the_profile_is_handed_on(monkeypat
     monkeypatch.setattr("paceline.jobs.script._seen", lambda *_: dict(seen))
     run = Run(workers=1, model="mlp", batch_size=1, schedule="mgwfbp", profile="p.json", threads=2, cpus=0.5, seed=3)
     record, _ = measure_script(SCRIPT, run)
-    asked = "--schedule mgwfbp --profile p.json --cpus 0.5 --threads 2"
-    assert record.text == f"paceline run -np 1 {asked} -- {sys.executable} 'my train.py'"
+    asked = "--contender schedule=mgwfbp --profile p.json --threads 2 --cpus 0.5"
+    assert record.text == f"paceline race -np 1 {asked} -- {sys.executable} 'my train.py'"
     assert handed == {"schedule": "mgwfbp", "profile": "p.json"}
     assert (record.run.model, record.run.batch_size) == (f"{sys.executable} 'my train.py'", 16)
     assert script_of(record) == list(SCRIPT)
@@ -79,7 +82,7 @@ def test_a_cell_that_fails_or_is_killed_names_the_script(tmp_path):
     assert result.records[made.cells[0].name].failure == KILLED
     for cell, record in result.failures:
         assert record.run.model == f"{sys.executable} 'my train.py'"
-        assert record.text.startswith(f"paceline run -np {cell.run.workers} ")
+        assert record.text.startswith(f"paceline race -np {cell.run.workers} ")
         assert record.text.endswith(f" --threads {cell.run.threads} -- {sys.executable} 'my train.py'")
     assert len(result.failures) == 4
 
@@ -106,3 +109,52 @@ def test_a_script_that_cuts_its_batch_by_workers_has_no_scaling(tmp_path, same):
     )
     [row] = [line for line in closing(result) if line.startswith("allreduce ")]
     assert row.endswith(" -") is not same
+
+
+CONTENDERS = ["wfbp,schedule=bsp", "rule=atc,exchange=neighbor(ring),comm=gloo", "comm=gloo", "local_sgd,deadline=60"]
+
+
+def test_the_command_of_a_record_races_the_cell_again(monkeypatch, tmp_path):
+    """What stands in a record is taken by the command line, and its plan has the same run."""
+    made = planned(contenders=CONTENDERS, rounds=1, run={"cpus": 0.5, "threads": 1})
+    again = []
+    monkeypatch.setattr("paceline.jobs.race.check_places", lambda plan: again.append(plan))
+    monkeypatch.setattr("paceline.jobs.race.race", lambda *_, **__: (_ for _ in ()).throw(Stopped(2)))
+    for cell in made.cells:
+        with pytest.raises(SystemExit) as end:
+            main([*shlex.split(command_of(SCRIPT, cell.run))[1:], "--runs", str(tmp_path)])
+        assert end.value.code != 2
+        assert cell.run in [other.run for other in again.pop().cells], cell.label
+
+
+def in_updates(workers):
+    """A script that deals its own batches: ten updates per second, whoever counts them."""
+    seen = [{**rank_of(k, [], level(20)), "batch": 0, "steps": level(20)} for k in range(workers)]
+    ranks = [_in_blocks(rank, 20) for rank in seen]
+    run = Run(workers=workers, model="mlp", strategy="allreduce")
+    return make_record(run, [], ranks).model_copy(update={"run": run_of(SCRIPT, run)})
+
+
+def test_updates_are_of_the_whole_job_and_not_added_up_over_ranks():
+    record = in_updates(2)
+    assert (record.unit, record.run.batch_size) == ("step", None)
+    assert record.rate["total"]["mean"] == pytest.approx(10, rel=0.01)
+    assert record.rate["per_worker"] == pytest.approx([10, 10], rel=0.01)
+
+
+def test_a_script_that_deals_its_own_batches_has_no_scaling(tmp_path):
+    made = planned()
+
+    def measured(cell):
+        return in_updates(cell.run.workers), []
+
+    result = race(made, open_folder(made, tmp_path)[0], measured=measured)
+    [heat] = made.heats
+    assert not any(record.efficiency for record in result.records.values())
+    lines = [line for line in verdict(result.standings(heat)) if "no scaling" in line]
+    assert len(lines) == 1
+    assert "deals its own batches" in lines[0]
+    closed = list(closing(result))
+    assert not any("speed-up" in line for line in closed)
+    [row] = [line for line in closed if line.startswith("allreduce ")]
+    assert row.endswith(" -")

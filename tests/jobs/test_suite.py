@@ -77,3 +77,19 @@ def test_an_unknown_suite_answers_with_the_list(tmp_path):
         read_suite("bluefrog")
     with pytest.raises(WrongCommand, match="No such file"):
         read_suite(str(tmp_path / "none.toml"))
+
+
+def test_a_published_figure_is_about_its_model_and_number_of_workers():
+    planned = plan(read_suite("elasticdl"))
+    shown = {
+        str(heat): [figure.text for figure in planned.suite.published if figure.is_about(heat.model, heat.workers)]
+        for heat in planned.heats
+    }
+    assert {heat: len(texts) for heat, texts in shown.items()} == {
+        "mobilenet_v2(classes=10), 1 worker, batch 64": 0,
+        "mobilenet_v2(classes=10), 2 workers, batch 64": 1,
+        "resnet50(classes=10, bias=true), 1 worker, batch 64": 0,
+        "resnet50(classes=10, bias=true), 2 workers, batch 64": 1,
+    }
+    told = [text for texts in shown.values() for text in texts]
+    assert ["1.42" in told[0], "1.82" in told[1]] == [True, True]
