@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import random
 import re
 import shlex
 from collections.abc import Collection, Iterator, Sequence
@@ -22,6 +21,7 @@ from pathlib import Path
 from paceline._version import VERSION
 from paceline.bench.environment import capture
 from paceline.bench.redact import redact
+from paceline.bench.turns import in_turns
 from paceline.compose import OWN
 from paceline.contenders import Contender, contenders_of, same_result
 from paceline.errors import Refused, WrongCommand
@@ -250,9 +250,9 @@ def _refuse(entries: Sequence[Entry], unknown: Sequence[str] = ()) -> None:
 
 def _cells(suite: Suite, entries: Sequence[Entry], script: tuple[str, ...]) -> Iterator[Cell]:
     for number in range(1, suite.rounds + 1):
-        order = [(index, entry) for index, entry in enumerate(entries) if number in _rounds_of(entry, suite)]
-        random.Random(f"{suite.seed}, round {number}").shuffle(order)
-        for index, entry in order:
+        asked = [(index, entry) for index, entry in enumerate(entries) if number in _rounds_of(entry, suite)]
+        seed = f"{suite.seed}, round {number}"
+        for index, entry in in_turns(asked, lambda place: (place[1].heat.model, place[1].heat.batch), seed):
             heat = entry.heat
             stem = slug(redact(f"{heat.model} {heat.workers}x{heat.batch} {entry.label}"))
             name = f"{stem}-{index + 1}-round{number}"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from paceline.bench.ranking import ranked
 from paceline.bench.stats import ENOUGH, Interval, differs, leaning, mean_interval, ratio_interval
 from paceline.jobs.cells import BASELINE, Entry
 from paceline.jobs.measure import UPDATES, is_uneven, period_of
@@ -121,7 +122,9 @@ def _updates(record: Record) -> int:
 def verdict(standings: Sequence[Standing]) -> Iterator[str]:
     """The verdict of one heat: first the winner or that there is none, then what a reader must know."""
     runners = [s for s in standings if s.records and s.label != BASELINE and s.entry.run.reference != "limit"]
-    same = sorted((s for s in runners if s.entry.same_result), key=lambda s: -fmean(s.rates.values()))
+    same = ranked(
+        (s for s in runners if s.entry.same_result), rate=lambda s: fmean(s.rates.values()), beats=Standing.beats
+    )
     yield from _winner(same)
     for standing in runners:
         if not standing.entry.same_result:
@@ -134,8 +137,7 @@ def _winner(same: Sequence[Standing]) -> Iterator[str]:
     if not same:
         yield "no contender ended well: no verdict"
         return
-    best = next((s for s in same if not any(other.beats(s) for other in same)), same[0])
-    others = [s for s in same if s is not best]
+    best, *others = same
     if not others:
         yield f"{best.label} had nobody to race against"
         return

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean, median_low
 from typing import Any
 
-from paceline.bench.memory import pss
+from paceline.bench.memory import peak_rss, pss
 
 MOST = 1_000_000  # updates; a longer training is judged by its beginning
 
@@ -72,7 +71,7 @@ class StepLog:
             "received_per_step": [(now - then) / count for now, then in received],
             "cpu_seconds_per_step": (time.process_time() - self._cpu) / count,
             "pss_peak": pss(),
-            "rss_peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "rss_peak": peak_rss(),
             "comm": type(pace.comm).__name__.removesuffix("Comm").lower(),
             "device": device,
             "plan": {"chunks": sum(len(engine.chunks) for engine in engines)} if engines else {},
