@@ -24,12 +24,11 @@ from pydantic import ValidationError
 
 from paceline.compose import axes_of
 from paceline.errors import UnknownName, WrongCommand
-from paceline.run import Run
+from paceline.run import CHOSEN, REFERENCES, Run
 
-AXES = ("strategy", "rule", "exchange", "topology", "schedule", "compress", "membership")
 # Where results come out as all-reduce's whatever these say.
 HARMLESS = (
-    *AXES,
+    *CHOSEN,
     "comm",
     "nodes",
     "lab",
@@ -55,7 +54,7 @@ class Contender:
 
     def run(self, base: Run) -> Run:
         """The base with this contender's choices; pydantic's complaints become ours."""
-        cleared = dict.fromkeys(AXES) if any(name in AXES for name, _ in self.choices) else {}
+        cleared = dict.fromkeys(CHOSEN) if any(name in CHOSEN for name, _ in self.choices) else {}
         try:
             return base.with_(**{**cleared, **dict(self.choices)})
         except ValidationError as problem:
@@ -66,7 +65,7 @@ class Contender:
 
     @property
     def is_reference(self) -> bool:
-        return dict(self.choices).get("strategy") in ("ddp", "limit")
+        return dict(self.choices).get("strategy") in REFERENCES
 
 
 def parse_contender(text: str) -> Contender:

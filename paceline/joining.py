@@ -28,7 +28,7 @@ from paceline.comm.service import Attendant
 from paceline.compose import Machine, compose
 from paceline.engine.device import Device, find
 from paceline.errors import WrongCommand
-from paceline.run import Run
+from paceline.run import CHOSEN, Run
 from paceline.sources.loader import shares, told_epoch
 from paceline.train.pace import Pace
 from paceline.train.recipe import written
@@ -37,7 +37,6 @@ from paceline.train.serve import serve
 from paceline.types import View
 
 MEASURE = "PACELINE_MEASURE"  # set by a race, which wants the updates of a script timed
-AXES = ("strategy", "rule", "exchange", "topology", "schedule", "compress", "membership", "nodes")
 
 _current: ContextVar[Worker | None] = ContextVar("paceline worker", default=None)
 
@@ -200,7 +199,7 @@ def wrap(
         "compress": compress,
         "membership": membership,
     }
-    asked = {name: value for name, value in _launched().items() if name in AXES and value is not None}
+    asked = {name: value for name, value in _launched().items() if name in (*CHOSEN, "nodes") and value is not None}
     # A strategy of the launcher replaces everything; a single axis of it replaces that axis.
     chosen = asked if "strategy" in asked else {**given, **asked}
     times = _launched().get("profile") or profile

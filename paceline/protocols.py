@@ -405,13 +405,3 @@ class Source(Protocol):
         cursor: Cursor,
         to_device: Callable[[Any], Any],
     ) -> Iterator[Any]: ...
-
-
-class Job(Protocol):
-    """Processes that a launcher started. `failures` lists who ended badly, the cause first."""
-
-    failures: Sequence[Any]
-
-    def wait(self) -> None: ...
-
-    def stop(self) -> None: ...

@@ -69,6 +69,11 @@ class Record(BaseModel):
         """The round of a race that it ran in, in one sitting: what met the same slow minutes has the same turn."""
         return tuple(self.race.get(name) for name in ("name", "round", "sitting")) if self.race else None
 
+    @property
+    def outcome(self) -> str:
+        """The verdict in words: too few steps to tell is not the same as unsteady."""
+        return self.verdict if self.series.get("judged", True) else "not judged"
+
     def without_secrets(self) -> Record:
         """What others may see: no token in an address, no password in a command, no key in a line of a log."""
         values = self.model_dump(mode="json", by_alias=True)

@@ -13,6 +13,13 @@ from pydantic import BaseModel, ConfigDict
 from paceline.lab.lab import read_lab
 from paceline.types import Cluster
 
+# Fields of a run by what they are about; those that no list names describe the work itself.
+AXES = ("rule", "exchange", "topology", "schedule", "compress", "membership")
+CHOSEN = ("strategy", *AXES)  # how gradients travel: a bundle by name, axes, or both
+TO_SCRIPTS = (*CHOSEN, "comm", "nodes", "profile", "deadline")  # what reaches join and wrap in a user's script
+TO_LAUNCHER = ("threads", "lab", "cpus")  # what the launcher does for a script, which need not know of it
+REFERENCES = ("ddp", "limit")  # raced against; not made of axes
+
 
 class Run(BaseModel):
     """One configuration. A field is named as its flag on the command line."""
@@ -71,7 +78,7 @@ class Run(BaseModel):
     @property
     def reference(self) -> str | None:
         """The reference that is raced instead of a strategy of ours, if one is."""
-        return self.strategy if self.strategy in ("ddp", "limit") else None
+        return self.strategy if self.strategy in REFERENCES else None
 
     @property
     def cluster(self) -> Cluster:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from paceline.errors import UnknownName
+from paceline.run import REFERENCES
 
 
 @dataclass(frozen=True)
@@ -110,8 +111,6 @@ STRATEGIES = {
         Strategy("p3", "P3: the same with small pieces", schedule="priority(0.2, 0.8)"),
     )
 }
-
-REFERENCES = ("ddp", "limit")
 
 
 def find(name: str) -> Strategy:

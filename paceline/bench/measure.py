@@ -54,10 +54,6 @@ class Meter:
         """A part that was timed elsewhere, inside the time since the last lap."""
         self._sums[part] += seconds
 
-    def resume(self) -> None:
-        """What passed since the last lap has been added already."""
-        self._lapped = self.clock()
-
     def stop(self) -> None:
         self.steps.append(self.clock() - self._began)
         for part, seconds in self._sums.items():

@@ -19,7 +19,7 @@ from paceline.cli.listing import name_skipped
 from paceline.cli.show import clipped, table
 from paceline.errors import WrongCommand
 from paceline.record import Record, check_writable, write
-from paceline.report.standing import contender, rate_of
+from paceline.report.standing import name_of, rate_of
 from paceline.report.store import one, open_store
 from paceline.report.tables import plain
 
@@ -95,7 +95,7 @@ def _side(letter: str, records: Sequence[Record]) -> str:
     first = records[0]
     rate = f"{fmean(rate_of(record) or 0.0 for record in records):.1f} {first.unit}/s"
     kind = "" if first.kind == "measured" else f", {first.kind}"
-    what = f"{contender(first.run)}, {first.run.model}, {first.workers} worker(s)"
+    what = f"{name_of(first)}, {first.run.model}, {first.workers} worker(s)"
     name = first.id if len(records) == 1 else f"{len(records)} starts"
     return clipped(f"{letter}       {name}  {rate}{kind}: {what}", 80)
 

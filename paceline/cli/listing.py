@@ -11,7 +11,7 @@ from paceline.cli import options as o
 from paceline.cli.show import clipped, table
 from paceline.errors import WrongCommand
 from paceline.record import check_writable, write
-from paceline.report.standing import contender, rate_of
+from paceline.report.standing import name_of, rate_of
 from paceline.report.store import Skipped, Stored, open_store
 
 HEAD = ("id", "run", "workers", "rate", "verdict")
@@ -36,8 +36,8 @@ def _row(stored: Stored) -> tuple[str, ...]:
     record = stored.record
     rate = rate_of(record)
     told = "-" if rate is None else f"{rate:.1f} {record.unit}/s"
-    what = clipped(f"{contender(record.run)}, {record.run.model}", 24)
-    state = record.verdict if record.kind == "measured" else record.kind
+    what = clipped(f"{name_of(record)}, {record.run.model}", 24)
+    state = record.outcome if record.kind == "measured" else record.kind
     return record.id, what, str(record.workers), told, state
 
 

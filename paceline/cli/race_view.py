@@ -227,12 +227,12 @@ def as_json(race: Race) -> dict[str, Any]:
 
 
 def _told(standing: Standing) -> dict[str, Any]:
-    last = standing.last
+    latest = [*standing.records.values()][::-1]  # not every round has a baseline
     return {
         "name": standing.label,
         "kind": standing.kind,
         "same_result": standing.entry.same_result,
         "rates": standing.rates,
         "records": [record.id for record in standing.records.values()],
-        "efficiency": last.efficiency if last is not None else {},
+        "efficiency": next((record.efficiency for record in latest if record.efficiency), {}),
     }

@@ -29,6 +29,9 @@ def reproduce(
     name: Annotated[str, typer.Argument(metavar="NAME", help=f"{NAMES}.")],
     measure: Annotated[bool, typer.Option("--measure", help="Run what is missing, on this machine.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="With --measure: one short start of each.")] = False,
+    starts: Annotated[
+        int, typer.Option("--starts", min=1, help="With --measure: fresh starts of each, in all; more decide more.")
+    ] = 5,
     runs: o.Runs = Path("runs"),
     json: o.JsonFile = None,
 ) -> None:
@@ -41,7 +44,7 @@ def reproduce(
 
     if json is not None:
         check_writable(json)
-    problems = measure_missing(name, runs, quick=quick, on_run=_tell) if measure else []
+    problems = measure_missing(name, runs, quick=quick, starts=starts, on_run=_tell) if measure else []
     found = work(name, runs)
     for line in spoken(found):
         print(line)

@@ -15,7 +15,7 @@ from paceline.cli.show import details, step_lines, total_line
 from paceline.cli.words import settings_of
 from paceline.errors import UnknownName, WrongCommand
 from paceline.record import Record, check_writable, read, write
-from paceline.run import Run
+from paceline.run import TO_LAUNCHER, TO_SCRIPTS, Run
 
 
 @app.command()
@@ -154,7 +154,7 @@ def _launch(run: Run, context: typer.Context, words: Sequence[str]) -> None:
     _nothing_of_the_script(context, words)
     compose(run, machine(), unknown=OWN)
     given = [*settings_given(context), *settings_of(words, note=lambda _: None)]
-    choices = {name: getattr(run, name) for name in given if name not in _FOR_LAUNCHER}
+    choices = {name: getattr(run, name) for name in given if name in TO_SCRIPTS}
     launch(context.obj, run=run, servers=servers_of(run), choices=choices)
 
 
@@ -168,7 +168,8 @@ def _nothing_of_the_script(context: typer.Context, words: Sequence[str]) -> None
             why="a script makes its own results, and run keeps no record of it",
             remedy=f"leave it out, or paceline race {shlex.join(['--', *context.obj])}",
         )
-    foreign = [name for name in [*given, *settings_of(words, note=lambda _: None)] if name not in _FOR_SCRIPTS]
+    taken = ("workers", *TO_SCRIPTS, *TO_LAUNCHER)
+    foreign = [name for name in [*given, *settings_of(words, note=lambda _: None)] if name not in taken]
     if foreign:
         raise WrongCommand(
             f"{_flags(foreign)} with a script",
@@ -185,11 +186,6 @@ _OF_RECORDS = (
     *("json", "trace", "tensorboard", "runs"),
     *("baseline", "experiment", "peak_flops", "log_format"),
 )
-_FOR_SCRIPTS = (
-    *("workers", "strategy", "rule", "exchange", "topology", "schedule", "compress", "membership"),
-    *("comm", "nodes", "profile", "deadline", "threads", "lab", "cpus"),
-)
-_FOR_LAUNCHER = ("workers", "threads", "lab", "cpus")
 
 
 def given_flags(context: typer.Context) -> list[str]:

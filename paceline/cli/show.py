@@ -86,7 +86,7 @@ def _details(record: Record) -> Iterator[str]:
         yield f"kind    {record.kind}: forward and backward are timed waits, not arithmetic"
     yield (
         f"step    median {step['median'] * 1e3:.1f} ms, p95 {step['p95'] * 1e3:.1f} ms, "
-        f"max {step['max'] * 1e3:.1f} ms ({record.verdict})"
+        f"max {step['max'] * 1e3:.1f} ms ({record.outcome})"
     )
     if record.series.get("why"):
         yield f"why     {record.series['why']}"

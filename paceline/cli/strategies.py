@@ -9,7 +9,8 @@ from dataclasses import asdict
 from paceline.cli import app
 from paceline.cli import options as o
 from paceline.record import check_writable, write
-from paceline.strategies import REFERENCES, STRATEGIES, Strategy
+from paceline.run import REFERENCES
+from paceline.strategies import STRATEGIES, Strategy
 
 
 @app.command()

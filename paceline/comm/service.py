@@ -29,7 +29,7 @@ DTYPES = (
     *(torch.float32, torch.float64, torch.float16, torch.bfloat16),
     *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
 )
-NUMBERS = 9
+NUMBERS = 8  # of an order: as many as the longest has
 IN_FLIGHT = 16  # orders that need not have been heard yet
 PATIENCE = 7 * 86400.0  # seconds that a server waits for workers that evaluate, compile or save
 LONGEST_TEXT = 1 << 24  # bytes; a server takes no more than this for a text
@@ -40,7 +40,7 @@ class Order(NamedTuple):
 
     allocate, allocate_result   numel, dtype
     lane                        lane, whether workers hold pieces too
-    sum, begin, update          lane, chunk, numel, dtype, source, start in it, result, start in it, step
+    sum, begin, update          lane, chunk, numel, dtype, source, start in it, result, start in it
     text                        bytes
     """
 
@@ -105,12 +105,11 @@ class Service:
         word: str = "sum",
         lane: int,
         chunk: int,
-        step: int,
         key: object = "",
     ) -> Work:
         """The sum of all workers' src, or what servers make of it under another word."""
         places = (*self._find("allocate", src), *self._find("allocate_result", dst))
-        self.tell(word, lane, chunk, src.numel(), DTYPES.index(src.dtype), *places, step)
+        self.tell(word, lane, chunk, src.numel(), DTYPES.index(src.dtype), *places)
         for owner, start, stop in pieces:
             if owner >= self.size:
                 self.sent[owner - self.size] += (stop - start) * src.itemsize
@@ -178,7 +177,6 @@ class Attendant:
         self._given: dict[str, list[Tensor]] = {"allocate": [], "allocate_result": []}
         self._ear = torch.zeros(NUMBERS + 1, dtype=torch.int64)
         self._work: Work | None = None
-        self._control = 0
 
     def hear(self) -> Order:
         """Wait for the next order, however long the workers take."""
@@ -196,7 +194,6 @@ class Attendant:
 
     def _heard(self) -> Order:
         self._work = None
-        self._control += self._ear.nbytes
         word, *numbers = self._ear.tolist()
         return Order(WORDS[word], tuple(numbers))
 
@@ -211,7 +208,6 @@ class Attendant:
             raise ValueError(f"a text of {nbytes} bytes")
         text = torch.zeros(nbytes, dtype=torch.uint8)
         self.comm.broadcast(text, 0, "a text").wait()
-        self._control += nbytes
         return json.loads(bytes(text.tolist()))
 
     def take_part(self, order: Order, pieces: Sequence[Piece], combine: Combine = add_up) -> None:
@@ -224,10 +220,6 @@ class Attendant:
     def lost(self) -> str | None:
         """Why the first worker will not give orders any more, if it will not."""
         return self.comm.excuse(0)
-
-    def received(self) -> tuple[int, ...]:
-        first, *rest = self.comm.received()
-        return (first - self._control, *rest)
 
     def close(self, failure: str = "") -> None:
         self.comm.close(failure)

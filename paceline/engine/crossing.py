@@ -118,7 +118,8 @@ class CrossingEngine(Engine):
 
     def _retire(self) -> None:
         unit, work = self._flying.popleft()
-        work.wait()
+        chunk = self.chunks[unit.chunk]
+        work.wait(self._patience(chunk.stop == self.arenas[chunk.arena].layout.numel))
         self._note("back", unit.step, unit.chunk, unit.phase)
         if unit.phase + 1 == self._phases:
             self._back.add(unit.chunk)

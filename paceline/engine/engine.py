@@ -175,12 +175,16 @@ class Engine:
     def _wait(self) -> None:
         while self._flying:
             unit, work = self._flying.popleft()
-            work.wait()
+            work.wait(self._patience(not self._flying))
             if self._landed:
                 self._landed -= 1  # the log has its arrival
             else:
                 self._note("back", unit.step, unit.chunk, unit.phase)
             self._send(self._dispatcher.back(unit))
+
+    def _patience(self, read_next: bool) -> float | None:
+        """Given for what the host reads next, the flags: it waits for a GPU here, and not where nobody counts it."""
+        return self.comm.deadline if read_next and any(arena.layout.tail for arena in self.arenas) else None
 
     def _send(self, units: Sequence[Unit]) -> None:
         for unit in units:

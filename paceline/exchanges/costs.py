@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import gcd
 from typing import Any
 
 from paceline.exchanges.rounds import Along, Edges, within
@@ -68,10 +69,24 @@ def load(exchange: Costed, compressor: Compressor, chunks: Sequence[tuple[Layout
     )
 
 
+def total(lanes: Sequence[Load]) -> Load:
+    """Of several lanes in one step; each places its chunks by itself."""
+    return Load(
+        received=tuple(map(sum, zip(*(lane.received for lane in lanes), strict=True))),
+        crossing=tuple(map(sum, zip(*(lane.crossing for lane in lanes), strict=True))),
+        rounds=sum(lane.rounds for lane in lanes),
+        steps=lanes[0].steps,
+        period=lanes[0].period,
+    )
+
+
 def _steps(period: int, most: int) -> list[int]:
-    """All steps of a period, or as many as may be, evenly apart."""
-    count = min(period, most)
-    return [period * k // count for k in range(count)]
+    """All steps of a period, or some spread over it: as many even ones as odd ones, which may use other links."""
+    if period <= most:
+        return list(range(period))
+    count = min(period, max(2, most - most % 2))
+    stride = next(stride for stride in range(max(1, 5 * period // 8), 2 * period) if gcd(stride, period) == 1)
+    return sorted(stride * k % period for k in range(count))
 
 
 def _into_nodes(crossing: Counter[int], into: Mapping[int, int], cluster: Cluster) -> None:

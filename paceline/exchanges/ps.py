@@ -120,7 +120,7 @@ class PsChannel:
 
     def _sum(self, unit: Unit, chunk: Chunk, src: Tensor, dst: Tensor) -> Work:
         pieces = self._placer.pieces(chunk.index, src.numel(), src.itemsize)
-        work: Work = self.memory.sum_by(src, dst, pieces, lane=self._lane, chunk=chunk.index, step=unit.step, key=unit)
+        work: Work = self.memory.sum_by(src, dst, pieces, lane=self._lane, chunk=chunk.index, key=unit)
         return work
 
     def state(self) -> Mapping[str, Any]:

@@ -30,7 +30,6 @@ from paceline.jobs.suite import Suite
 from paceline.run import Run
 
 BASELINE = "one worker"
-REFERENCES = ("limit", "ddp")
 # What changes the work of one worker: efficiency against a baseline without it would say nothing.
 _OTHER_WORK = (
     "classes",
@@ -126,7 +125,7 @@ class RacePlan:
     @property
     def digest(self) -> str:
         """The same for the same race of the same code on the same machine and torch; what a restart looks for."""
-        told = [[cell.name, cell.run.model_dump(mode="json")] for cell in self.cells]
+        told = [[cell.name, cell.label, cell.run.model_dump(mode="json")] for cell in self.cells]
         code = next((_content(word) for word in self.script if word.endswith(".py")), "")
         text = json.dumps([told, self.script, self.suite.minutes, VERSION, code, _stack()], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -155,7 +154,7 @@ def _content(script: str) -> str:
 
 def plan(suite: Suite, *, script: Sequence[str] = ()) -> RacePlan:
     """Every cell of a race. Refuses, with every reason, what cannot run."""
-    contenders = contenders_of([*REFERENCES, *suite.contenders])
+    contenders = contenders_of(["limit", "ddp", *suite.contenders])
     _refuse_baseline(contenders)
     heats = [
         Heat(model, workers, batch)

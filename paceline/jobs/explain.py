@@ -13,7 +13,7 @@ from paceline.bench.profile import read as read_profile
 from paceline.compose import compose
 from paceline.engine.coded import seconds_of
 from paceline.engine.plan import StepPlan, plan_step, plan_whole, tail_of
-from paceline.exchanges.costs import load
+from paceline.exchanges.costs import load, total
 from paceline.jobs.measure import check, machine
 from paceline.jobs.predict import Prediction, predict
 from paceline.models.layouts import layout_of
@@ -60,14 +60,14 @@ def explain(run: Run) -> Explanation:
     link = given.measured_link() if given else None
     profiles = [_profile(axes, lane, slots, given) for lane in axes.rule.lanes]
     plans = [_plan(axes, profile, link, run.workers) for profile in profiles]
-    chunks = [(plan.layouts[chunk.arena], chunk) for plan in plans for chunk in plan.chunks]
-    found = load(axes.exchange, axes.compressor, chunks, run.cluster)
+    lanes = [[(plan.layouts[chunk.arena], chunk) for chunk in plan.chunks] for plan in plans]
+    found = total([load(axes.exchange, axes.compressor, chunks, run.cluster) for chunks in lanes])
     return Explanation(
         run=run,
         axes=axes,
         notes=notes,
         model_bytes=sum(slot.numel for slot in slots) * 4,
-        chunks=tuple(axes.compressor.nbytes(layout, chunk) for layout, chunk in chunks),
+        chunks=tuple(axes.compressor.nbytes(layout, chunk) for chunks in lanes for layout, chunk in chunks),
         received=found.received,
         crossing=found.crossing,
         rounds=found.rounds,

@@ -16,8 +16,8 @@ from paceline.experiment import Experiment, told
 from paceline.jobs.events import write_events
 from paceline.jobs.measure import OnLine, failed_record, measure
 from paceline.record import Record, write
-from paceline.report.standing import AXES, setting
-from paceline.run import Run
+from paceline.report.standing import setting
+from paceline.run import CHOSEN, Run
 
 
 def keep(
@@ -95,16 +95,14 @@ def check_baseline(run: Run, baseline: Record | None) -> None:
 
 def _work(run: Run, environment: Mapping[str, Any]) -> dict[str, Any]:
     """What a worker has to do, and with how many threads, as records tell it; host and plan are other things."""
-    threads = str(environment.get("variables", {}).get("OMP_NUM_THREADS", ""))
-    run = run if run.threads or not threads.isdigit() else run.with_(threads=int(threads))
-    found = setting(run, int(environment.get("cores") or 1))
+    found = setting(run, environment)
     told = {name: "unset" if value == "None" else value for name, value in found if name not in ("lab", "profile")}
     return dict(redacted(told, secrets_of(os.environ)))
 
 
 def _alone(run: Run, threads: str) -> Run:
     """The baseline of a run: one worker with its work."""
-    placed = {"nodes", "lab", "profile", "comm", "global_batch", *AXES, "strategy"}
+    placed = {"nodes", "lab", "profile", "comm", "global_batch", *CHOSEN}
     kept = {name: value for name, value in run.model_dump().items() if name not in placed}
     return Run.model_validate({**kept, "workers": 1, "batch_size": run.per_worker, "threads": threads})
 

@@ -207,10 +207,10 @@ def in_periods(run: Run) -> Run:
     return run.with_(steps=length, warmup=warmup, repeats=max(1, math.ceil(steps * run.repeats / length)))
 
 
-def is_uneven(record: Record) -> bool:
+def is_uneven(record: Record, period: int) -> bool:
     """Whether measured blocks hold no whole number of periods of the rule, so that the rate has a wrong share."""
     blocks, steps = record.rate["total"].get("repeats") or [0.0], record.series.get("seconds") or []
-    return record.workers > 1 and len(steps) // len(blocks) % period_of(record.run) != 0
+    return record.workers > 1 and len(steps) // len(blocks) % period != 0
 
 
 def _uneven(run: Run, warm: int, blocks: int, length: int) -> Iterator[str]:

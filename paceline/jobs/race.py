@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Protocol
 
+from paceline.compose import axes_of
 from paceline.errors import PacelineError
 from paceline.jobs.cells import BASELINE, Cell, Heat, RacePlan
 from paceline.jobs.keep import efficiency_of
@@ -22,6 +23,7 @@ from paceline.jobs.places import places_of
 from paceline.jobs.racefolder import RaceFolder
 from paceline.jobs.standing import Standing
 from paceline.record import Record, read, write
+from paceline.run import Run
 
 Measure = Callable[[Cell], tuple[Record, list[list[Any]]]]
 
@@ -190,11 +192,16 @@ class Measured:
     def __call__(self, cell: Cell) -> tuple[Record, list[list[Any]]]:
         run = cell.run
         workload = (run.model, run.classes, run.image_size, run.sequence_length)
-        record, events = measure(run, lambda *_: None, flops=self._flops.get(workload), watched=self._watched)
+        watched = WATCHED if _crosses_step(run) else self._watched  # nothing crosses the last step, or a single one
+        record, events = measure(run, lambda *_: None, flops=self._flops.get(workload), watched=watched)
         counted = record.resources["flops"]["per_sample"]
         if counted:
             self._flops[workload] = counted
         return record, events
+
+
+def _crosses_step(run: Run) -> bool:
+    return run.reference is None and bool(axes_of(run).schedule.crosses_step)
 
 
 def _run(cell: Cell, folder: RaceFolder, measured: Measure) -> Record:

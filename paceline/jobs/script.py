@@ -16,7 +16,7 @@ from typing import Any
 from paceline.bench.environment import capture
 from paceline.bench.measure import PARTS
 from paceline.compose import servers_of
-from paceline.contenders import AXES, contenders_of
+from paceline.contenders import contenders_of
 from paceline.errors import Refused, WrongCommand
 from paceline.jobs.folder import job_folder
 from paceline.jobs.measure import UPDATES, OnLine, make_record, period_of
@@ -24,23 +24,9 @@ from paceline.jobs.places import places_of
 from paceline.jobs.suite import Suite
 from paceline.launchers.local import Local
 from paceline.record import Record
-from paceline.run import Run
+from paceline.run import CHOSEN, TO_LAUNCHER, TO_SCRIPTS, Run
 
-CHOICES = (
-    "strategy",
-    "rule",
-    "exchange",
-    "topology",
-    "schedule",
-    "compress",
-    "membership",
-    "comm",
-    "nodes",
-    "profile",
-    "deadline",
-)
-LAUNCHED = ("threads", "lab", "cpus")  # what the launcher itself does for a script
-TAKEN = (*CHOICES, *LAUNCHED)
+TAKEN = (*TO_SCRIPTS, *TO_LAUNCHER)
 BLOCKS = 5  # parts of the measured updates that a rate inside one start is taken of
 
 
@@ -131,14 +117,14 @@ def _given(run: Run, names: Sequence[str]) -> dict[str, Any]:
 
 def command_of(argv: Sequence[str], run: Run) -> str:
     """The race that starts a script with the choices of a run again; the baseline is in every race."""
-    axes = _given(run, AXES)
+    axes = _given(run, CHOSEN)
     parts = [run.strategy] if run.strategy else []
     parts += [f"{name}={value}" for name, value in axes.items() if name != "strategy"]
     # Without an axis the script's own strategy runs: a contender that changes nothing leaves it so.
     contender = ",".join(parts) or f"comm={run.comm}"
     words = ["paceline", "race", "-np", str(run.workers)]
     words += [] if run.reference and run.workers == 1 else ["--contender", contender]
-    for name, value in _given(run, [name for name in TAKEN if name not in AXES]).items():
+    for name, value in _given(run, [name for name in TAKEN if name not in CHOSEN]).items():
         words += [f"--{name}", str(value)]
     return shlex.join([*words, "--", *argv])
 
@@ -165,7 +151,7 @@ def measure_script(argv: Sequence[str], run: Run) -> tuple[Record, list[list[Any
             folder,
             run,
             servers=servers_of(run),
-            choices=_given(run, CHOICES),
+            choices=_given(run, TO_SCRIPTS),
             on_line=lambda *_: None,
             measured=True,
         )

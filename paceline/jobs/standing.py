@@ -216,10 +216,11 @@ def _remarks(standings: Sequence[Standing]) -> Iterator[str]:
     for standing in standings:
         if standing.unsteady:
             yield f"note: {standing.unsteady} of {len(standing.records)} repeats of {standing.label} were unsteady"
-        if any(map(is_uneven, standing.records.values())):
+        period = period_of(standing.entry.run)
+        if any(is_uneven(record, period) for record in standing.records.values()):
             yield (
                 f"note: measured steps of {standing.label} hold no whole number of its periods of "
-                f"{period_of(standing.entry.run)} steps: its rate has too many exchanges in it or too few"
+                f"{period} steps: its rate has too many exchanges in it or too few"
             )
     yield from _not_judged(standings)
     torn = sorted({number for number, turns in _turns(standings).items() if len(turns) > 1})

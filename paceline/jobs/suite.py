@@ -24,13 +24,10 @@ from paceline.compose import check_words
 from paceline.contenders import parse_contender
 from paceline.errors import Refused, UnknownName, WrongCommand
 from paceline.grammar import parse
-from paceline.run import Run
+from paceline.run import CHOSEN, Run
 from paceline.tomlfile import place_of, read_toml
 
-_GRID = (
-    *("workers", "model", "batch_size", "global_batch", "seed"),
-    *("strategy", "rule", "exchange", "topology", "schedule", "compress", "membership"),
-)
+_GRID = ("workers", "model", "batch_size", "global_batch", "seed", *CHOSEN)
 
 
 def _common() -> type[BaseModel]:
@@ -54,7 +51,8 @@ class Published(BaseModel):
     workers: PositiveInt | None = None
 
     def is_about(self, model: str, workers: int) -> bool:
-        return self.model in (None, parse(model).word) and self.workers in (None, workers)
+        same = self.model is None or parse(self.model).word == parse(model).word
+        return same and self.workers in (None, workers)
 
 
 class Suite(BaseModel):

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from paceline.contenders import AXES
 from paceline.record import Record
+from paceline.run import CHOSEN
 
 ALONE = "one worker"  # the label of the baseline
 
@@ -48,5 +48,5 @@ def bases(records: Iterable[Record]) -> dict[Heat, Record]:
 
 def _changes(record: Record) -> tuple[bool, int]:
     run = record.run
-    changed = run.model_dump(exclude=set(AXES), exclude_defaults=True)
+    changed = run.model_dump(exclude=set(CHOSEN), exclude_defaults=True)
     return run.reference is None or label_of(record) not in (run.reference, ALONE), len(changed)

@@ -5,6 +5,7 @@ setting (model, batch, ...)  x  workers  x  contender  ->  rate with its interva
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,12 +19,11 @@ from paceline.errors import PacelineError
 from paceline.record import Record
 from paceline.report.heats import Heat, bases, heat_of, label_of, same_result_of
 from paceline.report.learning import accuracy_of, updates_of
-from paceline.run import Run
+from paceline.run import AXES, CHOSEN, Run
 from paceline.strategies import STRATEGIES
 
-AXES = ("rule", "exchange", "topology", "schedule", "compress", "membership")
 # What does not change the question that a run answers.
-_ASIDE = {"strategy", *AXES, "comm", "nodes", "workers", "seed", "steps", "epochs", "warmup", "repeats", "deadline"}
+_ASIDE = {*CHOSEN, "comm", "nodes", "workers", "seed", "steps", "epochs", "warmup", "repeats", "deadline"}
 _SHOWN = {"threads", "model", "image_size", "sequence_length", "batch_size", "global_batch", "accumulate"}
 _PLACE = {"lab", "profile"}  # what does not change the work of a worker
 UPDATES = "step"  # the unit of a script whose samples nobody counts
@@ -57,12 +57,18 @@ def group(run: Run) -> str:
         return CHANGES
 
 
-def setting(run: Run, cores: int) -> tuple[tuple[str, Any], ...]:
-    """Everything that contenders of one race have in common; threads of a worker as they come out on these cores."""
+def setting(run: Run, environment: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """Everything that contenders of one race have in common; threads of a worker as they come out where it ran."""
     values = {k: v for k, v in run.model_dump().items() if k not in _ASIDE}
     values["batch_size"], values["global_batch"] = run.per_worker, None
-    values["threads"] = run.threads or max(1, cores // max(1, run.workers))
+    values["threads"] = run.threads or _threads(environment, run.workers)
     return tuple(sorted((key, str(value)) for key, value in values.items()))
+
+
+def _threads(environment: Mapping[str, Any], workers: int) -> int:
+    """Of one worker that was not told how many: those of its environment, or its share of the cores."""
+    told = str((environment.get("variables") or {}).get("OMP_NUM_THREADS", ""))
+    return int(told) if told.isdigit() else max(1, int(environment.get("cores") or 1) // max(1, workers))
 
 
 def spoken_setting(run: Run, unit: str = "") -> str:
@@ -85,10 +91,6 @@ def rate_of(record: Record) -> float | None:
     total = record.rate.get("total") or {}
     value = total.get("mean", total.get("median"))
     return float(value) if value else None
-
-
-def cores_of(record: Record) -> int:
-    return int(record.environment.get("cores") or 1)
 
 
 def inside(record: Record) -> list[float]:
@@ -151,10 +153,10 @@ class Standing:
         found = ((record.turn, rate_of(record)) for record in self.records)
         return {turn: rate for turn, rate in found if turn is not None and rate is not None}
 
-    @property
-    def counts(self) -> bool:
-        """Whether a verdict must wait for it: it was raced, or has starts enough without a race."""
-        return bool(self._turns) or len(self.rates) >= ENOUGH
+    @cached_property
+    def races(self) -> Counter[str]:
+        """In how many rounds of each race it ran."""
+        return Counter(turn[0] for turn in self._turns)
 
     def paired(self, other: Standing) -> list[tuple[float, float]]:
         """Rates of the rounds of a race that both have: they met the same slow minutes."""
@@ -163,15 +165,19 @@ class Standing:
 
     def against(self, other: Standing) -> Interval:
         """The ratio of rates; round by round where both ran in the same rounds of a race."""
-        pairs = self.paired(other)
-        if len(pairs) > 1:
+        pairs = self._together(other)
+        if pairs:
             return ratio_interval(*map(list, zip(*pairs, strict=True)))
         return unpaired_ratio(self.samples, other.samples)
 
+    def _together(self, other: Standing) -> list[tuple[float, float]]:
+        """Rounds that both have, if a ratio is to be of these: a single one only where one side has no other start."""
+        pairs, starts = self.paired(other), (len(self.rates), len(other.rates))
+        return pairs if len(pairs) > 1 or (min(starts) == 1 < max(starts)) else []
+
     def starts_against(self, other: Standing) -> int:
         """How many fresh starts of each are behind that ratio."""
-        pairs = len(self.paired(other))
-        return pairs if pairs > 1 else min(len(self.rates), len(other.rates))
+        return len(self._together(other)) or min(len(self.rates), len(other.rates))
 
     def beats(self, other: Standing) -> bool:
         """Surely faster, with enough starts to say so."""
@@ -184,8 +190,9 @@ class Standing:
 
     @cached_property
     def accuracy(self) -> float | None:
-        """On the test part of the source at the end, the mean over fresh starts."""
-        ends = [found[-1] for record in self.records if (found := accuracy_of(record))]
+        """On the test part of the source at the end, the mean over the fresh starts that trained longest."""
+        longest = [record for record in self.records if updates_of(record) == self.updates]
+        ends = [found[-1] for record in longest if (found := accuracy_of(record))]
         return fmean(ends) if ends else None
 
     @property
@@ -196,7 +203,7 @@ class Standing:
     @cached_property
     def work(self) -> dict[str, str]:
         """What one worker has to do."""
-        return {k: v for k, v in setting(self.first.run, cores_of(self.first)) if k not in _PLACE}
+        return {k: v for k, v in setting(self.first.run, self.first.environment) if k not in _PLACE}
 
 
 @dataclass(frozen=True)
@@ -269,7 +276,7 @@ def fields_of(records: Iterable[Record]) -> list[Field]:
         heat = heat_of(record)
         base = record if heat is None else shared[heat]
         where = machine_of(record.environment, record.device)
-        asked = (setting(base.run, cores_of(base)), record.unit, where)
+        asked = (setting(base.run, base.environment), record.unit, where)
         found.setdefault(asked, []).append(record)
         runs.setdefault(asked, base.run)
     differing = _differing([where for _, _, where in found])
@@ -315,7 +322,7 @@ def _standings(records: Sequence[Record]) -> tuple[Standing, ...]:
 def _is(record: Record) -> dict[str, str]:
     """What makes a contender another one, in words that can stand behind its name."""
     run = record.run
-    shown = {f"with {key.replace('_', ' ')}": value for key, value in setting(run, cores_of(record))}
+    shown = {f"with {key.replace('_', ' ')}": value for key, value in setting(run, record.environment)}
     return {"as": contender(run), "on": run.nodes or "one node", **shown}
 
 

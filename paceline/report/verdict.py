@@ -25,11 +25,17 @@ def _verdict(field: Field, workers: int) -> str:
 def leaders(field: Field, workers: int | None = None) -> list[Standing]:
     """Who may win, best first: ddp too, but not the limit, nor those who would need accuracy beside their rate.
 
-    A few plain runs beside a race neither win it nor keep others from winning.
+    A few runs beside a race of enough rounds neither win it nor keep others from winning.
     """
     found = _runners(field, workers or field.worlds[-1])
-    counted = [s for s in found if s.counts]
+    counted = _counted(found)
     return ranked(counted if len(counted) > 1 else found, rate=lambda s: s.rate.centre, beats=Standing.beats)
+
+
+def _counted(found: Sequence[Standing]) -> list[Standing]:
+    """Who took part in a race of enough rounds, or of as many as there are; or has starts enough without one."""
+    full = {race for s in found for race, rounds in s.races.items() if rounds >= ENOUGH}
+    return [s for s in found if len(s.rates) >= ENOUGH or (full & s.races.keys() if full else s.races)]
 
 
 def _runners(field: Field, workers: int) -> list[Standing]:
@@ -155,14 +161,14 @@ def _changes(field: Field, best: Sequence[Standing]) -> Iterator[str]:
 
 
 def _aside(field: Field) -> Iterator[str]:
-    """Plain runs that the verdict passes over."""
+    """Runs that the verdict passes over."""
     workers = field.worlds[-1]
     named = {standing.label for standing in leaders(field, workers)}
     for standing in _runners(field, workers):
         if standing.label not in named:
             starts = len(standing.rates)
             few = "1 fresh start says" if starts == 1 else f"{starts} fresh starts say"
-            yield f"{standing.label} is no part of this verdict: it was not raced, and {few} too little."
+            yield f"{standing.label} is no part of this verdict: it was not in that race, and {few} too little."
 
 
 def _labels(field: Field) -> Iterator[str]:

@@ -93,9 +93,7 @@ class PushChannel:
 
     def push(self, word: str, unit: Unit, chunk: Chunk, src: Tensor, dst: Tensor) -> Work:
         pieces = self._placer.pieces(chunk.index, src.numel(), src.itemsize)
-        work: Work = self.memory.sum_by(
-            src, dst, pieces, word=word, lane=self.lane, chunk=chunk.index, step=unit.step, key=unit
-        )
+        work: Work = self.memory.sum_by(src, dst, pieces, word=word, lane=self.lane, chunk=chunk.index, key=unit)
         return work
 
     def state(self) -> Mapping[str, Any]:

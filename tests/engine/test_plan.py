@@ -76,7 +76,7 @@ def test_a_schedule_chooses_who_decides(text, leads, kind):
     assert type(found) is kind
 
 
-@pytest.mark.parametrize("text", ["mgwfbp", "wfbp", "priority"])
+@pytest.mark.parametrize("text", ["mgwfbp", "mgwfbp(greedy)"])
 def test_layer_times_say_nothing_without_a_link(text):
     known = layout(1000, 2000, 3000)
     profile = Profile(known, (0.1, 0.2, 0.3), (0.2, 0.1, 0.0))
@@ -84,6 +84,7 @@ def test_layer_times_say_nothing_without_a_link(text):
     blind = plan_step(schedule, [profile], None, none, 2)
     assert blind == plan_step(schedule, [Profile(known)], LINK, none, 2)
     assert blind.chunks == list(schedule.plan(Profile(known), LINK.seconds).chunks())
+    assert blind != plan_step(schedule, [profile], Link(1e-6, 1e9), none, 2), "with one they count"
 
 
 class Mixed(torch.nn.Module):

@@ -5,7 +5,7 @@ import torch
 
 from paceline import compressors, exchanges
 from paceline.comm.thread import run_ranks
-from paceline.exchanges.costs import ROWS, load, traffic
+from paceline.exchanges.costs import ROWS, _steps, load, traffic
 from paceline.topologies.inner_outer import InnerOuter
 from paceline.train.serve import serve
 from paceline.types import Chunk, Cluster, Lane, Layout, Slot, Unit, View
@@ -47,9 +47,26 @@ def test_a_long_period_among_many_ranks_is_sampled(monkeypatch):
     cluster = Cluster(tuple(rank // 7 for rank in range(140)))
     found = load(exchanges.MENU.make("neighbor(inner_outer)"), NONE, CHUNKS, cluster)
     assert found.period == 105
-    assert found.steps == ROWS // 140
+    assert found.steps == 2 * (ROWS // 140 // 2)
     assert len(asked) <= ROWS, "chunks of a step share the rows of the topology"
     assert set(found.crossing) == {LAYOUT.nbytes}, "one rank of each node crosses at a step"
+
+
+@pytest.mark.parametrize(("period", "most"), [(20, 5), (142, 71), (18, 7), (105, 73), (7, 1)])
+def test_a_sample_has_as_many_even_steps_as_odd_ones(period, most):
+    """With two ranks per node, inner_outer crosses at odd steps only."""
+    steps = _steps(period, most)
+    assert len(set(steps)) == len(steps) <= max(2, most)
+    assert set(steps) <= set(range(period))
+    if period % 2 == 0:
+        assert sum(step % 2 for step in steps) == len(steps) / 2
+
+
+def test_two_ranks_per_node_cross_in_half_of_the_sampled_steps():
+    cluster = Cluster(tuple(rank // 2 for rank in range(144)))
+    found = load(exchanges.MENU.make("neighbor(inner_outer(exp2, full))"), NONE, CHUNKS, cluster)
+    assert found.steps < found.period
+    assert set(found.crossing) == {LAYOUT.nbytes}
 
 
 SIZES = (100, 3000, 50, 20_000, 700, 64, 5000)

@@ -3,7 +3,7 @@
 import pytest
 
 from paceline.jobs.cells import BASELINE, plan
-from paceline.jobs.measure import in_periods, is_uneven, make_record
+from paceline.jobs.measure import in_periods, is_uneven, make_record, period_of
 from paceline.jobs.script import _in_blocks
 from paceline.jobs.standing import verdict
 from paceline.run import Run
@@ -61,20 +61,20 @@ def test_measured_steps_without_an_exchange_say_so():
     [note], record = notes_of(EVERY_EIGHT.with_(strategy="diloco"), 3, 20)
     assert "did not exchange in the 20 measured steps" in note
     assert note.endswith("blocks of 50 steps would hold whole periods")
-    assert is_uneven(record)
+    assert is_uneven(record, 50)
 
 
 def test_blocks_that_are_no_whole_periods_say_so():
     [note], record = notes_of(EVERY_EIGHT, 3, 40)
     assert "too often or too seldom in blocks of 10 steps; blocks of 16 steps" in note
-    assert is_uneven(record)
+    assert is_uneven(record, 8)
 
 
 @pytest.mark.parametrize("run", [EVERY_EIGHT, EVERY_EIGHT.with_(strategy="wfbp"), EVERY_EIGHT.with_(strategy="ddp")])
 def test_whole_periods_need_no_note(run):
     found, record = notes_of(run, 3, 8 * BLOCKS)
     assert found == []
-    assert not is_uneven(record)
+    assert not is_uneven(record, period_of(run))
     assert notes_of(EVERY_EIGHT.with_(workers=1), 3, 20)[0] == []
 
 

@@ -267,3 +267,11 @@ def test_explain_shows_what_crosses_between_nodes_over_a_period():
     [line] = [line for line in spoken(found) if line.startswith("nodes")]
     assert "mean of 2 steps" in line
     assert not any(line.startswith("nodes") for line in spoken(explain(run.with_(nodes=None))))
+
+
+def test_every_lane_places_its_chunks_by_itself():
+    """As each has a channel of its own in a run."""
+    run = Run(workers=2, model="mlp", exchange="ps(servers=2, colocated=false)", schedule="wfbp")
+    one, two = (explain(run.with_(rule=rule)) for rule in ("atc", "gradient_tracking"))
+    assert two.received == tuple(2 * nbytes for nbytes in one.received)
+    assert two.rounds == 2 * one.rounds

@@ -475,3 +475,10 @@ def test_several_equal_contenders_seldom_have_a_winner(tmp_path):
                 record.rate["total"]["mean"] = 100 + float(dice.standard_normal())
         winners += next(verdict(standings)).startswith("winner")
     assert winners <= 70
+
+
+def test_a_race_with_another_label_is_another_race():
+    """Records carry the label: one race must not have two names for a contender."""
+    first, second = (plan(small(contenders=[f"{label}: wfbp"])) for label in ("my best", "my-best"))
+    assert [cell.name for cell in first.cells] == [cell.name for cell in second.cells]
+    assert first.digest != second.digest

@@ -6,7 +6,8 @@ import pytest
 from rich.console import Console
 
 from paceline.cli.race import QUICK
-from paceline.cli.race_view import View, closing, in_time
+from paceline.cli.race_view import View, as_json, closing, in_time
+from paceline.errors import WrongCommand
 from paceline.jobs.cells import plan
 from paceline.jobs.standing import verdict
 from tests.jobs.fake_race import drawn, raced, small
@@ -86,3 +87,18 @@ def test_the_baseline_and_the_limit_may_take_part_in_a_few_rounds(tmp_path):
     assert next(verdict(result.standings(heat))).startswith("winner: allreduce")
     assert result.plan.notes == ["one worker and limit take part in 3 of 5 rounds"]
     assert len(plan(small(rounds=2, reference_rounds=3)).cells) == 8
+
+
+def test_scaling_is_told_also_if_the_last_round_has_no_baseline(tmp_path):
+    """The baseline runs in rounds 1, 3 and 5; the contender fails in the last of them."""
+    measured = drawn()
+
+    def failing(cell):
+        if cell.round == 5 and cell.label == "allreduce":
+            raise WrongCommand("rank 1 was killed")
+        return measured(cell)
+
+    result = raced(tmp_path, small(reference_rounds=3), failing)
+    [heat] = as_json(result)["heats"]
+    [found] = [entry for entry in heat["contenders"] if entry["name"] == "allreduce"]
+    assert found["efficiency"]["speedup"]["value"] > 1

@@ -126,6 +126,13 @@ def test_measuring_goes_on_where_it_was_stopped(tmp_path, done):
     assert {cell.repeats for cell in cells("bluefog", tmp_path) if cell.ratio} == {STARTS, STARTS + 1}
 
 
+def test_more_starts_can_be_asked_for(tmp_path, done):
+    job.measure_missing("bluefog", tmp_path, quick=False)
+    job.measure_missing("bluefog", tmp_path, quick=False, starts=STARTS + 2)
+    assert len(done) == 3 * (STARTS + 2)
+    assert {cell.repeats for cell in cells("bluefog", tmp_path) if cell.ratio} == {STARTS + 2}
+
+
 def test_a_short_start_does_not_count_as_one_of_the_five(tmp_path, done):
     job.measure_missing("bluefog", tmp_path, quick=True)
     job.measure_missing("bluefog", tmp_path, quick=False)
@@ -178,6 +185,8 @@ def test_a_conclusion_is_true_false_or_undecided_by_intervals():
     assert judged().startswith("true here")
     assert judged(width=0.3).startswith("not decided: the difference may be chance")
     assert elasticdl.ordered(ratios(1.9, 1.9, 1.91), sizes, "M", rising=False).startswith("false here"), "level"
+    fallen = elasticdl.ordered(ratios(1.9, 1.5, 1.7, width=0.15), sizes, "M", rising=False)
+    assert fallen.startswith("false here"), "not surely fallen, but surely not risen by 10 %"
     assert judged(repeats=4).startswith("not decided: too few fresh starts")
     assert elasticdl.ordered(ratios(1.9, 1.5, 1.7), sizes, "M", rising=False).startswith("false here")
     assert elasticdl.ordered(ratios(1.9, 1.7, 1.5), {**sizes, "resnet50": None}, "M", rising=False).startswith(

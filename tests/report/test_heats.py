@@ -189,3 +189,25 @@ def test_the_plain_ddp_is_what_others_are_compared_with():
     records = [*cells(90, "ddp", "ddp"), *cells(95, "a ddp", "ddp", **COMPILED), *cells(100, "compiled", **COMPILED)]
     [field] = fields_of(records)
     assert field.reference("ddp", field.find("compiled", 2)).name == "ddp"
+
+
+def test_a_race_of_one_round_does_not_take_the_verdict_from_a_full_one():
+    full = [*cells(100, "ddp", "ddp"), *cells(130, "allreduce")]
+    short = [cell("wfbp", "wfbp", name=NAMES[1]), cell("ddp", "ddp", name=NAMES[1])]
+    [field] = fields_of([*full, *short])
+    assert headline(field).startswith("allreduce is ")
+    assert "wfbp is no part of this verdict: it was not in that race, and 1 fresh start says too little." in list(
+        sentences(field)
+    )
+    [alone] = fields_of(short)
+    assert headline(alone).startswith("No verdict yet"), "without a full race it is what there is"
+
+
+def test_a_reference_that_ran_in_one_round_is_compared_in_that_round():
+    found = [*cells(100, "allreduce"), cell("limit", "limit", start=1)]
+    [field] = fields_of(found)
+    ours, limit = field.find("allreduce", 2), field.find("limit", 2)
+    ratio = ours.against(limit)
+    assert ratio.low is None, "one round has no interval"
+    assert ratio.centre == pytest.approx(ours.rates[0] / limit.rates[0])
+    assert ours.starts_against(limit) == 1

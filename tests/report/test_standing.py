@@ -5,6 +5,8 @@ from paceline.report.verdict import headline, leaders, sentences
 from paceline.run import Run
 from tests.report.samples import around, race, record
 
+TWO_CORES = {"cores": 2}
+
 
 def test_a_contender_is_named_as_people_name_it():
     assert contender(Run()) == "allreduce"
@@ -31,12 +33,16 @@ def test_what_changes_convergence_is_a_group_of_its_own(run, expected):
 
 
 def test_lengths_and_seeds_are_no_part_of_the_question():
-    assert setting(Run(batch_size=8, steps=3, seed=1), 2) == setting(Run(global_batch=8, repeats=9, strategy="ddp"), 2)
+    first, second = Run(batch_size=8, steps=3, seed=1), Run(global_batch=8, repeats=9, strategy="ddp")
+    assert setting(first, TWO_CORES) == setting(second, TWO_CORES)
     assert setting(Run(batch_size=8), 2) != setting(Run(batch_size=16), 2)
 
 
 def test_one_worker_is_a_baseline_only_with_the_threads_that_a_worker_has():
-    assert setting(Run(workers=2), 2) == setting(Run(workers=1, threads=1), 2) != setting(Run(workers=1), 2)
+    two, one, alone = Run(workers=2), Run(workers=1, threads=1), Run(workers=1)
+    assert setting(two, TWO_CORES) == setting(one, TWO_CORES) != setting(alone, TWO_CORES)
+    told = {**TWO_CORES, "variables": {"OMP_NUM_THREADS": "1"}}
+    assert setting(alone, told) == setting(one, TWO_CORES), "a variable says how many, too"
 
 
 def test_a_setting_is_spoken_with_what_is_unusual():

@@ -82,3 +82,10 @@ def test_updates_whose_samples_nobody_counts_do_not_scale():
     told = lines(*(starts(*rate, unit="step") for rate in rates))
     assert told[0].startswith("allreduce is ")
     assert not any("ideal scaling" in line for line in told)
+
+
+def test_accuracy_is_of_the_starts_that_trained_longest():
+    lengths = {10: 0.5, 50: 0.9}
+    found = [record(start=n, series={"seconds": [0.1] * n}, accuracy=graded(value)) for n, value in lengths.items()]
+    [field] = fields_of(found)
+    assert field.standings[0].accuracy == pytest.approx(0.9)

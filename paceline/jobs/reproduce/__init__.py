@@ -39,10 +39,12 @@ def _system(name: str) -> ModuleType:
     return importlib.import_module(f"paceline.jobs.reproduce.{name}")
 
 
-def measure_missing(name: str, runs: Path, *, quick: bool, on_run: OnRun | None = None) -> list[str]:
+def measure_missing(
+    name: str, runs: Path, *, quick: bool, starts: int = STARTS, on_run: OnRun | None = None
+) -> list[str]:
     """Run what cells lack and keep the records; what went wrong, in one line each."""
     found = reproduce(name, runs)
-    rounds = [list(found.missing())] if quick else found.rounds(STARTS)
+    rounds = [list(found.missing())] if quick else found.rounds(starts)
     sitting = datetime.now(timezone.utc).isoformat()
     problems = []
     turns = [(number + 1, run) for number, asked in enumerate(rounds) for run in asked]

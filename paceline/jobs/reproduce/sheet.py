@@ -10,7 +10,7 @@ A figure of ours comes from records and from nowhere else: without its records t
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ from paceline.compose import compose
 from paceline.errors import PacelineError
 from paceline.jobs.measure import machine
 from paceline.record import Record
-from paceline.report.standing import Standing, contender, cores_of, fields_of, group, machine_of, setting
+from paceline.report.standing import Standing, contender, fields_of, group, machine_of, setting
 from paceline.report.store import Store
 from paceline.run import Run
 
@@ -199,9 +199,10 @@ class Reproduction:
         return [[runs[key] for key in order] for order in orders]
 
 
-def key_of(run: Run, on: int | None = None) -> Any:
-    """Runs with the same key answer the same question, whatever their length; `on` is the number of cores."""
-    return contender(run), run.workers, run.nodes, setting(run, on or cores())
+def key_of(run: Run, environment: Mapping[str, Any] | None = None) -> Any:
+    """Runs with the same key answer the same question, whatever their length; without an environment, here."""
+    where = {"cores": cores(), "variables": os.environ} if environment is None else environment
+    return contender(run), run.workers, run.nodes, setting(run, where)
 
 
 def _long_enough(run: Run, asked: Run) -> bool:
@@ -223,7 +224,7 @@ def fill(sheet: Sheet, store: Store) -> Filled:
     here = capture()
     for record in (stored.record for stored in store.records):
         if fields_of([record]) and machine_of(record.environment, "") == machine_of(here, ""):
-            found.setdefault(key_of(record.run, cores_of(record)), []).append(record)
+            found.setdefault(key_of(record.run, record.environment), []).append(record)
     standings = {row.name: _standing(row, found) for row in sheet.rows}
     return Filled(sheet, tuple(_cell(sheet, row, standings) for row in sheet.rows))
 

@@ -149,7 +149,8 @@ def body(drawn: Drawn, lead: str, said: bool) -> Iterator[str]:
             note += " DDP waits inside backward, where waiting cannot be told apart."
         yield section("Where a step goes", note, _figures(drawn.breakdown, field))
     if drawn.timelines:
-        note = "One recorded step: what each rank computed above, what it had under way below."
+        note = "One recorded step: what each rank computed above, what it had under way below. A rule that exchanges "
+        note += "every few steps may be shown between exchanges."
         shown = "".join(figure(f, s) for f, s in _timelines(drawn))
         yield section("Timeline of a step", note, shown)
     if drawn.traffic:
