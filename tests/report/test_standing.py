@@ -35,7 +35,7 @@ def test_what_changes_convergence_is_a_group_of_its_own(run, expected):
 def test_lengths_and_seeds_are_no_part_of_the_question():
     first, second = Run(batch_size=8, steps=3, seed=1), Run(global_batch=8, repeats=9, strategy="ddp")
     assert setting(first, TWO_CORES) == setting(second, TWO_CORES)
-    assert setting(Run(batch_size=8), 2) != setting(Run(batch_size=16), 2)
+    assert setting(Run(batch_size=8), TWO_CORES) != setting(Run(batch_size=16), TWO_CORES)
 
 
 def test_one_worker_is_a_baseline_only_with_the_threads_that_a_worker_has():
