@@ -21,7 +21,7 @@ from paceline.errors import WrongCommand
 from paceline.exchanges.hierarchical import Hierarchical
 from paceline.exchanges.neighbor import plain_row, split_mass
 from paceline.joining import current
-from paceline.protocols import Work
+from paceline.transport import Work
 from paceline.types import Chunk, Lane, Mixing, Unit, View
 
 _LANE = Lane("tensor", needs_consensus=False, lossy_ok=False)

@@ -1,4 +1,5 @@
-"""Every refusal and every note: which members go together, decided by their traits alone.
+"""From a run to its axes, with notes or with every refusal: of flags (asked.py) and of members that do not go together
+(matching.py, compression.py).
 
 A refusal says what, why and what to try. All problems are reported at once; nothing falls back silently.
 `compose(run)` is called before any worker starts and loads no torch.
@@ -6,21 +7,30 @@ A refusal says what, why and what to try. All problems are reported at once; not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
-from typing import Any
 
-from paceline import compression, compressors, exchanges, memberships, models, rules, schedules, sources, topologies
+from paceline import (
+    compression,
+    compressors,
+    exchanges,
+    matching,
+    memberships,
+    models,
+    rules,
+    schedules,
+    sources,
+    topologies,
+)
 from paceline.asked import CHECKS, Machine, nodes
 from paceline.bench.compute import MENU as COMPUTE
 from paceline.comm import MENU as COMMS
 from paceline.errors import PacelineError, Refused, WrongCommand
 from paceline.grammar import parse
 from paceline.lab.lab import read_lab
-from paceline.rules.server import ELEMENTWISE
 from paceline.run import Run
 from paceline.strategies import find
-from paceline.types import Axes, Chunk, Layout, Slot
+from paceline.types import Axes
 
 MENUS = {
     "rule": rules.MENU,
@@ -66,7 +76,8 @@ def compose(run: Run, machine: Machine | None = None, *, unknown: Collection[str
     axes = None if run.reference or problems else axes_of(run)
     problems += [str(problem) for check in (*CHECKS, _topology_is_used) for problem in check(run, machine or Machine())]
     if axes is not None:
-        problems += [str(problem) for rule in _AXES_CHECKS for problem in rule(axes)]
+        checks = (*matching.AXES_CHECKS, *compression.AXES_CHECKS)
+        problems += [str(problem) for check in checks for problem in check(axes)]
         problems += [str(problem) for problem in _fits(run, axes, unknown)]
         problems += [str(problem) for problem in compression.packs_on_cpus(axes, (machine or Machine()).gpus)]
     if problems:
@@ -123,219 +134,6 @@ def _topology_is_used(run: Run, machine: Machine) -> Iterator[PacelineError]:
         )
 
 
-# which members go together --------------------------------------------------------------------------
-
-
-def consensus_lanes(axes: Axes) -> Iterator[PacelineError]:
-    """A lane that needs consensus on an exchange without it diverges."""
-    for lane in axes.rule.lanes:
-        if lane.needs_consensus and not axes.exchange.consensus:
-            yield WrongCommand(
-                f"rule {axes.rule} over exchange {axes.exchange}",
-                why=f"the {lane.name} of every rank must become the same, and this exchange leaves them different",
-                remedy="--exchange allreduce, or --rule atc",
-            )
-
-
-def update_on_servers(run: Run, axes: Axes) -> Iterator[PacelineError]:
-    """A rule that updates on servers needs dedicated ones, and an optimizer that works on pieces of tensors."""
-    if axes.rule.needs != "servers":
-        return
-    if not getattr(axes.exchange, "servers", 0) or axes.exchange.colocated:
-        yield WrongCommand(
-            f"rule {axes.rule} over exchange {axes.exchange}",
-            why="parameters live on processes that do nothing but serve",
-            remedy="--exchange 'ps(servers=1, colocated=false)'",
-        )
-    if parse(run.optimizer).word.lower() not in {name.lower() for name in ELEMENTWISE}:
-        yield WrongCommand(
-            f"rule {axes.rule} with optimizer {run.optimizer}",
-            why="servers hold pieces of tensors, so the optimizer must work element by element",
-            remedy="--optimizer 'sgd(lr=0.1)' or adamw, or --rule grad",
-        )
-    if axes.compressor.loss != "none":
-        yield WrongCommand(
-            f"compressor {axes.compressor} with rule {axes.rule}",
-            why="servers take gradients as they are and give parameters back",
-            remedy="--compress none, or --rule grad",
-        )
-    if axes.schedule.measures:
-        yield WrongCommand(
-            f"schedule {axes.schedule} with rule {axes.rule}",
-            why="it cuts anew after some steps, and parameters do not move between servers",
-            remedy="--schedule fusion",
-        )
-    if run.clip_norm is not None or run.precision == "fp16":
-        yield WrongCommand(
-            f"{'--clip-norm' if run.clip_norm is not None else '--precision fp16'} with rule {axes.rule}",
-            why="no process sees the whole mean gradient before it is applied",
-            remedy="leave it out, or --rule grad",
-        )
-
-
-def lossless_parameters(axes: Axes) -> Iterator[PacelineError]:
-    """No lossy compressor on a parameter lane."""
-    for lane in axes.rule.lanes:
-        if axes.compressor.loss == "lossy" and not lane.lossy_ok:
-            yield WrongCommand(
-                f"compressor {axes.compressor} with rule {axes.rule}",
-                why=f"what it drops from the {lane.name} is lost for good",
-                remedy="--compress none, or --compress 'cast(bf16)'",
-            )
-
-
-def stale_lanes(axes: Axes) -> Iterator[PacelineError]:
-    """What must be of one step on all ranks cannot go through an exchange that waits for nobody."""
-    if not axes.exchange.asynchronous:
-        return
-    for lane in axes.rule.lanes:
-        if not lane.stale_ok and not lane.needs_consensus:
-            yield WrongCommand(
-                f"rule {axes.rule} over exchange {axes.exchange}",
-                why=f"the {lane.name} of all ranks must be of the same step, and this exchange takes what has arrived",
-                remedy="--exchange neighbor, or --rule atc",
-            )
-        if lane.tail == "mass" and not axes.schedule.one_chunk:
-            yield WrongCommand(
-                f"rule {axes.rule} over exchange {axes.exchange} with schedule {axes.schedule}",
-                why="chunks arrive by themselves, and only one of them carries the mass that all are divided by",
-                remedy="--schedule bsp",
-            )
-    if axes.compressor.loss != "none":
-        yield WrongCommand(
-            f"compressor {axes.compressor} with exchange {axes.exchange}",
-            why="it mixes values where they lie, not payloads",
-            remedy="--compress none",
-        )
-
-
-def elastic_steps_end(axes: Axes) -> Iterator[PacelineError]:
-    """Elastic excludes schedules that cross the step."""
-    if axes.membership.elastic and axes.schedule.crosses_step:
-        yield WrongCommand(
-            f"schedule {axes.schedule} with membership {axes.membership}",
-            why="a step that another step already builds on cannot be taken back when a worker dies",
-            remedy="--schedule fusion",
-        )
-
-
-def tensor_by_tensor(run: Run, axes: Axes) -> Iterator[PacelineError]:
-    """Nothing that needs all gradients at once where tensors are updated one by one."""
-    if not axes.schedule.crosses_step:
-        return
-    asked = {
-        f"--clip-norm {run.clip_norm or 0:g}": (run.clip_norm is not None, "a global norm needs all gradients at once"),
-        "--precision fp16": (run.precision == "fp16", "a step that overflows could not be skipped as a whole"),
-        f"--optimizer {run.optimizer}": (_word(run.optimizer) == "lbfgs", "it moves all parameters together"),
-        "--compile": (run.compile, "layers wait inside forward, where a compiled graph cannot stop"),
-        f"rule {axes.rule}": (not _averages(axes), "it has no mean gradient to wait for"),
-    }
-    for what, (given, why) in asked.items():
-        if given:
-            yield WrongCommand(
-                f"{what} with schedule {axes.schedule}",
-                why=f"tensors are updated one by one while the next step runs, and {why}",
-                remedy="--schedule mgwfbp",
-            )
-
-
-def _averages(axes: Axes) -> bool:
-    return bool(axes.rule.leaves == "backward" and axes.rule.needs == "consensus")
-
-
-def two_phases(axes: Axes) -> Iterator[PacelineError]:
-    """A schedule that decouples needs an exchange that can stop halfway, with plain numbers."""
-    if not axes.schedule.decouples:
-        return
-    if not hasattr(axes.exchange, "decoupled"):
-        yield WrongCommand(
-            f"schedule {axes.schedule} over exchange {axes.exchange}",
-            why="this exchange is not a reduce-scatter and an all-gather",
-            remedy="--exchange allreduce",
-        )
-    if axes.compressor.loss != "none":
-        yield WrongCommand(
-            f"compressor {axes.compressor} with schedule {axes.schedule}",
-            why="between reduce-scatter and all-gather a rank has only a part, which cannot be decoded",
-            remedy="--compress none, or --schedule mgwfbp",
-        )
-
-
-def common_order(axes: Axes) -> Iterator[PacelineError]:
-    """Chunks that leave in an order of their own must each be one call of the comm."""
-    schedule, compressor = axes.schedule, axes.compressor
-    if schedule.crosses_step and not getattr(axes.exchange, "one_call", False):
-        yield WrongCommand(
-            f"schedule {schedule} over exchange {axes.exchange}",
-            why="its chunks travel in several rounds, which all ranks must start in one order",
-            remedy="--exchange allreduce, or --schedule mgwfbp",
-        )
-    if schedule.crosses_step and _rounds(compressor) > 1:
-        yield WrongCommand(
-            f"compressor {compressor} with schedule {schedule}",
-            why="it needs several rounds per chunk, which all ranks must start in one order",
-            remedy="--schedule mgwfbp",
-        )
-
-
-def _rounds(compressor: Any) -> int:
-    """Rounds of one small chunk among four ranks: between two, one that merges pair by pair has only one."""
-    if not hasattr(compressor, "wires"):
-        return 1
-    return len(compressor.wires(Layout((Slot("x", 64),)), Chunk(0, 0, 64), 4))
-
-
-def _word(text: str) -> str:
-    return parse(text).word.lower()
-
-
-def one_step_for_all(run: Run, axes: Axes) -> Iterator[PacelineError]:
-    """Loss scaling needs a gradient that is the same on every rank, to skip on all together."""
-    if run.precision == "fp16" and axes.rule.leaves != "backward":
-        yield WrongCommand(
-            f"--precision fp16 with rule {axes.rule}",
-            why="ranks update by themselves, and one that overflows could not make the others skip",
-            remedy="--precision bf16, or --rule grad",
-        )
-
-
-def one_sided_comm(run: Run, axes: Axes) -> Iterator[PacelineError]:
-    if axes.exchange.asynchronous and run.comm == "nccl":
-        yield WrongCommand(
-            f"--comm nccl with exchange {axes.exchange}", why="it has no one-sided calls", remedy="--comm gloo"
-        )
-
-
-def sound_weights(run: Run, axes: Axes) -> Iterator[PacelineError]:
-    """What the rule asks of the weights, the topology must have."""
-    if axes.rule.needs == "neighbors" and not axes.exchange.takes_topology:
-        yield WrongCommand(
-            f"rule {axes.rule} over exchange {axes.exchange}",
-            why="it splits its mass among neighbors of ranks, and this exchange has none",
-            remedy="--exchange neighbor, or --rule atc",
-        )
-    if axes.topology is None:
-        return
-    size, count = _mixers(run, axes), run.cluster.count
-    if axes.rule.needs == "symmetric" and not axes.topology.symmetric(size, count):
-        yield WrongCommand(
-            f"rule {axes.rule} on topology {axes.topology}",
-            why="it needs symmetric weights and diverges on a directed graph",
-            remedy="--topology ring, or --rule gradient_tracking",
-        )
-    elif axes.rule.needs == "doubly stochastic" and not axes.topology.doubly_stochastic(size, count):
-        yield WrongCommand(
-            f"rule {axes.rule} on topology {axes.topology}",
-            why="columns of its weights do not sum to one, so it would converge to a wrong mean",
-            remedy="--rule push_sum, or the default weights",
-        )
-
-
-def _mixers(run: Run, axes: Axes) -> int:
-    """How many take part in neighbor averaging: ranks, or nodes where it is between nodes."""
-    return run.cluster.size if axes.exchange.takes_topology else run.cluster.count
-
-
 def _fits(run: Run, axes: Axes, unknown: Collection[str]) -> Iterator[PacelineError]:
     """What depends on the number of ranks; asked only where that number makes sense."""
     if run.workers < 1 or list(nodes(run, Machine())):
@@ -345,25 +143,13 @@ def _fits(run: Run, axes: Axes, unknown: Collection[str]) -> Iterator[PacelineEr
     except WrongCommand as problem:
         yield problem
         return
-    checks = update_on_servers, one_step_for_all, one_sided_comm, sound_weights, tensor_by_tensor
     known = [check for check, field in compression.RUN_CHECKS.items() if field not in unknown]
-    for check in (*checks, *known):
+    for check in (*matching.RUN_CHECKS, *known):
         yield from check(run, axes)
 
 
-_AXES_CHECKS: tuple[Callable[[Axes], Iterator[PacelineError]], ...] = (
-    consensus_lanes,
-    lossless_parameters,
-    stale_lanes,
-    elastic_steps_end,
-    common_order,
-    two_phases,
-    *compression.AXES_CHECKS,
-)
-
-
 def _notes(run: Run, axes: Axes) -> Iterator[str]:
-    note = None if axes.topology is None else axes.topology.note(_mixers(run, axes), run.cluster.count)
+    note = None if axes.topology is None else axes.topology.note(matching.mixers(run, axes), run.cluster.count)
     if note:
         yield note
     if not axes.rule.same_result:

@@ -20,8 +20,9 @@ from paceline.compose import OWN, Machine, compose
 from paceline.compressors.codec import check_model
 from paceline.engine.arena import sides_of
 from paceline.exchanges.allreduce import AllReduce
-from paceline.protocols import Codec, Comm, Compressor
+from paceline.protocols import Codec, Compressor
 from paceline.run import Run
+from paceline.transport import Comm
 from paceline.types import Chunk, Lane, Layout, Slot, Unit, View
 
 _LANE = Lane("gradient", needs_consensus=True, lossy_ok=True)

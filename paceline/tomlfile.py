@@ -42,7 +42,7 @@ def _complaint(path: Path, text: str, model: type[BaseModel], problem: Validatio
     first = problem.errors()[0]
     where: tuple[Any, ...] = first["loc"]
     name = next((str(part) for part in reversed(where) if isinstance(part, str)), "")
-    place = place_of(path, text, [str(part) for part in where if isinstance(part, str)])
+    place = place_of(path, text, where)
     if first["type"] == "extra_forbidden":
         known = _fields(model, where[:-1])
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
@@ -56,13 +56,15 @@ def _fields(model: type[BaseModel], where: Sequence[Any]) -> list[str]:
     """The names that are taken at a place inside the model."""
     found: Any = model
     for part in where:
+        if isinstance(part, int):
+            continue  # an item of a list: what is known of the list is known of each
         field = getattr(found, "model_fields", {}).get(part)
         kinds = [] if field is None else [field.annotation, *getattr(field.annotation, "__args__", ())]
         found = next((kind for kind in kinds if hasattr(kind, "model_fields")), None)
     return list(getattr(found, "model_fields", {}))
 
 
-def place_of(path: Path, text: str, keys: Sequence[str], value: str = "") -> str:
+def place_of(path: Path, text: str, keys: Sequence[str | int], value: str = "") -> str:
     """The file and the line that sets a key; in a list over several lines, the one with the value."""
     line = line_of(text, keys)
     if line is None:
@@ -72,18 +74,25 @@ def place_of(path: Path, text: str, keys: Sequence[str], value: str = "") -> str
     return f"{path}, line {own if value else line}"
 
 
-def line_of(text: str, keys: Sequence[str]) -> int | None:
-    """The line that sets a key, after the head of the table that it stands in."""
-    *tables, last = keys or [""]
+def line_of(text: str, keys: Sequence[str | int]) -> int | None:
+    """The line that sets a key, after the head of the table that it stands in; a number says which of several.
+
+    The head itself where the key is not there or is a table, or the first line with such a key where there is no head.
+    """
+    *tables, last = [key for key in keys if isinstance(key, str)] or [""]
+    before = next((key for key in keys[: keys.index(last)] if isinstance(key, int)), 0) if tables else 0
     inside = not tables
-    fallback = None
+    top = fallback = None
     for number, line in enumerate(text.splitlines(), start=1):
         head = re.match(r"\s*\[+\s*([^\]]+?)\s*\]+", line)
         if head:
-            inside = head.group(1).split(".") == list(tables)
+            named = head.group(1).split(".")
+            inside = named == tables and before == 0
+            before -= named == tables
+            top = number if inside or (top is None and named == [*tables, last]) else top
             continue
         if re.match(rf"\s*[\"']?{re.escape(last)}[\"']?\s*=", line) and inside:
             return number
         if re.search(rf"\b{re.escape(last)}\b[\"']?\s*=", line) and fallback is None:
             fallback = number
-    return fallback
+    return top or fallback

@@ -226,6 +226,10 @@ class Event(NamedTuple):
     detail: float = 0
 
 
+# An event as it is written down while steps run, which takes half of the time of a named one; `Event._make` names it.
+Noted = tuple[float, str, int, int, float]
+
+
 @dataclass(frozen=True)
 class Workload:
     """A network with its loss and its samples.

@@ -27,7 +27,7 @@ from paceline.exchanges.neighbor import plain_row, split_mass
 from paceline.exchanges.window import rows_of, sources_of
 from paceline.exchanges.works import Together
 from paceline.joining import current
-from paceline.protocols import Comm, Work
+from paceline.transport import Comm, Work
 from paceline.types import View
 
 Weights = Mapping[int, float]

@@ -1,18 +1,10 @@
 import pytest
 
 from paceline import schedules
-from paceline.compose import (
-    OWN,
-    Machine,
-    axes_of,
-    common_order,
-    compose,
-    consensus_lanes,
-    elastic_steps_end,
-    lossless_parameters,
-)
+from paceline.compose import OWN, Machine, axes_of, compose
 from paceline.compression import carried_payloads, contractive_feedback, has_momentum, packs_on_cpus, whole_tensors
 from paceline.errors import Refused
+from paceline.matching import common_order, consensus_lanes, elastic_steps_end, lossless_parameters
 from paceline.run import Run
 from paceline.types import Axes, Lane, Slot
 

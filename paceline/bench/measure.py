@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 
-from paceline.types import Event
+from paceline.types import Event, Noted
 
 PARTS = ("data", "forward", "backward", "exposed", "update")
 
@@ -67,7 +67,7 @@ _NEXT = {"data": "forward", "forward": "backward", "backward": "computed"}
 class Diary(Meter):
     """A meter that writes down when things began, into the log that the engine writes to."""
 
-    def __init__(self, log: list[Event], step: Callable[[], int], clock: Callable[[], float] = perf_counter) -> None:
+    def __init__(self, log: list[Noted], step: Callable[[], int], clock: Callable[[], float] = perf_counter) -> None:
         super().__init__(clock)
         self._log, self._step = log, step
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from paceline.comm.lockstep import Combine
 from paceline.comm.sums import add_up
 from paceline.errors import WrongCommand
-from paceline.protocols import Comm, Work
+from paceline.transport import Comm, Work
 from paceline.types import Piece
 
 WORDS = ("end", "allocate", "allocate_result", "lane", "sum", "text", "begin", "update", "crews", "ready")

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from paceline.compressors.codec import SMALLER, ArenaCodec, Stateless, not_finite, wires
 from paceline.errors import BadMember, NonFinite
 from paceline.menu import Member
-from paceline.protocols import Comm, Payload, Rounds, Wire
+from paceline.protocols import Payload, Rounds, Wire
+from paceline.transport import Comm
 from paceline.types import Chunk, Layout
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from paceline.errors import BadMember, NonFinite, WorkloadError, WrongCommand
 from paceline.menu import Member
-from paceline.protocols import Comm, Payload, Rounds, Wire
+from paceline.protocols import Payload, Rounds, Wire
+from paceline.transport import Comm
 from paceline.types import Chunk, Layout, Slot
 
 if TYPE_CHECKING:

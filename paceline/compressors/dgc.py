@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from paceline.compressors.codec import Lossy, by_name, check_least, check_momentum, check_ratio, put_back
 from paceline.compressors.select import count_of
 from paceline.compressors.sparse import EACH, Largest
-from paceline.protocols import Comm, Rounds, Wire
+from paceline.protocols import Rounds, Wire
+from paceline.transport import Comm
 from paceline.types import Chunk, Layout
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from paceline.compressors.codec import ArenaCodec, Operator, by_name, put_back, wires
 from paceline.compressors.topk import TopK
 from paceline.menu import Member, nested
-from paceline.protocols import Comm, Rounds, Wire
+from paceline.protocols import Rounds, Wire
+from paceline.transport import Comm
 from paceline.types import Chunk, Layout
 
 if TYPE_CHECKING:

@@ -24,7 +24,8 @@ from paceline.compressors.bits import Array
 from paceline.compressors.codec import Lossy, Stateless, check_ratio
 from paceline.compressors.select import count_of, exact, largest
 from paceline.compressors.sparse import EACH, pack, unpack
-from paceline.protocols import Comm, Payload, Rounds, Wire
+from paceline.protocols import Payload, Rounds, Wire
+from paceline.transport import Comm
 from paceline.types import Chunk, Layout
 
 if TYPE_CHECKING:

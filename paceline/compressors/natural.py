@@ -19,7 +19,8 @@ from paceline.compressors.bits import Array, blocks, pack_signs, spelled, words
 from paceline.compressors.codec import Lossy
 from paceline.compressors.dice import Dice
 from paceline.compressors.gathered import Gathered, Parts
-from paceline.protocols import Comm, Wire
+from paceline.protocols import Wire
+from paceline.transport import Comm
 from paceline.types import Chunk, Layout
 
 OMEGA = 1 / 8

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from paceline.menu import Member
-from paceline.protocols import Comm, Wire
+from paceline.protocols import Wire
+from paceline.transport import Comm
 from paceline.types import Chunk, Layout
 
 

@@ -12,7 +12,8 @@ from typing import ClassVar
 
 from paceline.compressors.codec import Lossy
 from paceline.compressors.two_levels import TwoLevels, mean_of_each_sign, two_level_bytes
-from paceline.protocols import Comm, Wire
+from paceline.protocols import Wire
+from paceline.transport import Comm
 from paceline.types import Chunk, Layout
 
 

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.compressors.codec import Lossy, Rooms, check_least, tensors_in
 from paceline.errors import BadMember, WrongCommand
-from paceline.protocols import Comm, Payload, Rounds, Wire
+from paceline.protocols import Payload, Rounds, Wire
+from paceline.transport import Comm
 from paceline.types import Chunk, Layout, Slot
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from paceline.compressors.codec import Lossy, Rooms, check_ratio
 from paceline.compressors.dice import Dice
 from paceline.compressors.select import count_of
-from paceline.protocols import Comm, Payload, Rounds, Wire
+from paceline.protocols import Payload, Rounds, Wire
+from paceline.transport import Comm
 from paceline.types import Chunk, Layout
 
 if TYPE_CHECKING:

@@ -19,7 +19,8 @@ import numpy as np
 from paceline.compressors.bits import pack_signs, spell, vote, words
 from paceline.compressors.codec import Lossy, by_name, check_momentum, put_back
 from paceline.compressors.gathered import gather
-from paceline.protocols import Comm, Rounds, Wire
+from paceline.protocols import Rounds, Wire
+from paceline.transport import Comm
 from paceline.types import Chunk, Layout
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from typing import ClassVar
 from paceline.compressors.codec import Lossy, check_least
 from paceline.compressors.dice import Dice
 from paceline.compressors.stochastic import Stochastic, stochastic_bytes
-from paceline.protocols import Comm, Wire
+from paceline.protocols import Wire
+from paceline.transport import Comm
 from paceline.types import Chunk, Layout
 
 

@@ -22,7 +22,8 @@ from paceline.compressors.gathered import gather
 from paceline.compressors.select import at_least
 from paceline.compressors.sparse import EACH, pack, unpack
 from paceline.errors import BadMember
-from paceline.protocols import Comm, Rounds, Wire
+from paceline.protocols import Rounds, Wire
+from paceline.transport import Comm
 from paceline.types import Chunk, Layout
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from typing import ClassVar
 from paceline.compressors.codec import Lossy, check_ratio
 from paceline.compressors.select import count_of
 from paceline.compressors.sparse import EACH, Largest
-from paceline.protocols import Comm, Wire
+from paceline.protocols import Wire
+from paceline.transport import Comm
 from paceline.types import Chunk, Layout
 
 

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from paceline.protocols import Codec, Comm, Compressor
+from paceline.protocols import Codec, Compressor
+from paceline.transport import Comm
 from paceline.types import Layout, Slot
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from paceline.engine.dispatch import Follower
 from paceline.engine.engine import Engine
 from paceline.engine.plan import dispatcher_of
-from paceline.protocols import Board, Work
+from paceline.transport import Board, Work
 from paceline.types import Unit
 
 

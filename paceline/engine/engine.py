@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -20,12 +19,11 @@ from paceline.engine.device import Device
 from paceline.engine.dispatch import Dispatcher
 from paceline.engine.plan import UNKNOWN, plan_step, plan_whole, tail_of
 from paceline.errors import WrongCommand
-from paceline.protocols import Channel, Comm, Compressor, Exchange, Schedule, Work
-from paceline.types import Chunk, Event, Lane, Link, Profile, Unit, View
+from paceline.protocols import Channel, Compressor, Exchange, Schedule
+from paceline.transport import Comm, Work
+from paceline.types import Chunk, Lane, Link, Noted, Profile, Unit, View
 
 Clock = Callable[[], float]
-# The same as Event(...), in a third of the time: there are hundreds in a step that is being watched.
-_event: Callable[[tuple[Any, ...]], Event] = partial(tuple.__new__, Event)
 
 
 class Engine:
@@ -67,7 +65,7 @@ class Engine:
                     shared=exchange.shares_results,
                 )
             )
-        self.log: list[Event] | None = None
+        self.log: list[Noted] | None = None
         self.profile: StepProfile | None = None  # not known before it is measured or given
         self.link = UNKNOWN
         self.tuning: dict[str, Any] = {}  # what schedule auto tried and chose
@@ -136,7 +134,7 @@ class Engine:
     def _ready(self, slot: int, since: float = 0.0) -> None:
         if self.log is not None:
             now = self._clock()
-            self.log.append(_event((now, "ready", self._dispatcher.step, slot, now - since if since else 0.0)))
+            self.log.append((now, "ready", self._dispatcher.step, slot, now - since if since else 0.0))
         units = self._dispatcher.ready(slot)
         if units:
             self._send(units)
@@ -198,7 +196,7 @@ class Engine:
 
     def _note(self, kind: str, step: int, what: int = -1, phase: int = 0) -> None:
         if self.log is not None:
-            self.log.append(_event((self._clock(), kind, step, what, phase)))
+            self.log.append((self._clock(), kind, step, what, phase))
 
     # between steps ------------------------------------------------------------------------------
 

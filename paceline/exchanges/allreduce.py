@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from paceline.exchanges.rounds import Fan, Fans
 from paceline.exchanges.works import coded
 from paceline.menu import Member
-from paceline.protocols import Codec, Comm, Payload, Work
+from paceline.protocols import Codec, Payload
+from paceline.transport import Comm, Work
 from paceline.types import Chunk, Cluster, Lane, Mixing, Unit, View, spread
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.exchanges.allreduce import AllReduce
 from paceline.exchanges.works import Chain
-from paceline.protocols import Codec, Comm, Work
+from paceline.protocols import Codec
+from paceline.transport import Comm, Work
 from paceline.types import Chunk, Lane, Unit, View
 
 if TYPE_CHECKING:

@@ -21,7 +21,8 @@ from paceline.exchanges.rounds import Along, Edges, Fans, within
 from paceline.exchanges.works import Chain, coded
 from paceline.grammar import parse
 from paceline.menu import Member, make
-from paceline.protocols import Codec, Comm, Work
+from paceline.protocols import Codec
+from paceline.transport import Comm, Work
 from paceline.types import Chunk, Cluster, Lane, Mixing, Unit, View
 
 if TYPE_CHECKING:

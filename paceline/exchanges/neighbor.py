@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from paceline.exchanges.rounds import Along, Edges
 from paceline.exchanges.works import coded
 from paceline.menu import Member, nested
-from paceline.protocols import Channel, Codec, Comm, Work
+from paceline.protocols import Channel, Codec
 from paceline.topologies.one_peer import OnePeer
+from paceline.transport import Comm, Work
 from paceline.types import Chunk, Cluster, Lane, Mixing, Unit, View
 
 if TYPE_CHECKING:

@@ -20,7 +20,8 @@ from paceline.exchanges.placement import Placer, shares
 from paceline.exchanges.rounds import Fan, Fans
 from paceline.exchanges.works import coded
 from paceline.menu import Member
-from paceline.protocols import Codec, Comm, Payload, Work
+from paceline.protocols import Codec, Payload
+from paceline.transport import Comm, Work
 from paceline.types import Chunk, Cluster, Lane, Unit, View
 
 if TYPE_CHECKING:

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from paceline.errors import WrongCommand
 from paceline.exchanges.neighbor import Neighbor, plain_row, split_mass
 from paceline.exchanges.works import Together
-from paceline.protocols import Buffers, Codec, Comm, Work
+from paceline.protocols import Codec
+from paceline.transport import Buffers, Comm, Work
 from paceline.types import Chunk, Lane, Mixing, Unit, View
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from paceline.protocols import Payload, Rounds, Work
+from paceline.protocols import Payload, Rounds
+from paceline.transport import Work
 
 
 class Chain:

@@ -234,17 +234,20 @@ def base(suite: Suite, heat: Heat, threads: int) -> Run:
 
 
 def _refuse(entries: Sequence[Entry], unknown: Sequence[str] = ()) -> None:
-    """All refusals at once, each with the contender and the heat that it is about."""
-    problems: dict[str, None] = {}
+    """All refusals at once, each with the contender and the heat that it is about, or once if it is about all."""
+    problems: dict[str, list[str]] = {}
     for entry in entries:
         try:
             check(entry.run, unknown=unknown)
-        except Refused as refused:
-            problems.update(dict.fromkeys(f"{entry.label} ({entry.heat}): {line}" for line in refused.problems))
         except WrongCommand as problem:
-            problems[f"{entry.label} ({entry.heat}): {problem}"] = None
+            for line in getattr(problem, "problems", None) or [str(problem)]:
+                problems.setdefault(line, []).append(f"{entry.label} ({entry.heat})")
     if problems:
-        raise Refused(problems)
+        raise Refused(
+            told
+            for line, whose in problems.items()
+            for told in ([line] if len(whose) == len(entries) else [f"{who}: {line}" for who in dict.fromkeys(whose)])
+        )
 
 
 def _cells(suite: Suite, entries: Sequence[Entry], script: tuple[str, ...]) -> Iterator[Cell]:

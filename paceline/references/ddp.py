@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.engine.device import Device
-from paceline.protocols import Comm
 from paceline.references.limit import Limit
 from paceline.train.scaling import LossScale
+from paceline.transport import Comm
 
 
 class Ddp(Limit):

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from paceline.engine.device import Device
-from paceline.protocols import Comm
 from paceline.train.checks import check_closure
 from paceline.train.evaluate import averaged_statistics
 from paceline.train.pace import StepTimes, note_step
 from paceline.train.scaling import LossScale
-from paceline.types import Event
+from paceline.transport import Comm
+from paceline.types import Noted
 
 
 class Limit:
@@ -41,7 +41,7 @@ class Limit:
         self.times, self.steps, self._micro = StepTimes(), 0, 0
         self._finite: bool | None = None  # of gradients that are ready for the optimizer
         self.on_step: Callable[[], None] | None = None
-        self._log: list[Event] | None = None
+        self._log: list[Noted] | None = None
 
     def scaled(self, loss: Tensor) -> Tensor:
         return loss if self.loss_scale is None else loss * self.loss_scale.value
@@ -131,7 +131,7 @@ class Limit:
     def finish(self) -> StepTimes:
         return StepTimes()
 
-    def record_events(self, log: list[Event] | None) -> None:
+    def record_events(self, log: list[Noted] | None) -> None:
         self._log = log
 
     def close(self) -> None:

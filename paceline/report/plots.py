@@ -9,8 +9,9 @@ from typing import Any
 import altair as alt
 
 from paceline.report import tables
+from paceline.report.fields import Field
 from paceline.report.palette import LIGHT, PARTS, SERIES
-from paceline.report.standing import SAME, Field, Standing
+from paceline.report.standing import SAME, Standing
 from paceline.report.tables import Table
 from paceline.report.trace import Span
 

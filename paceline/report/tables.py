@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from paceline.bench.stats import Interval
 from paceline.record import Record
+from paceline.report.fields import Field
 from paceline.report.palette import PARTS
-from paceline.report.standing import Field, Standing, name_of, rate_of
+from paceline.report.standing import Standing, name_of, rate_of
 from paceline.report.trace import Span
 
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from paceline.bench.ranking import ranked
 from paceline.bench.stats import ENOUGH, Interval
+from paceline.report.fields import Field
 from paceline.report.heats import ALONE
-from paceline.report.standing import CHANGES, KINDS, SAME, Field, Standing
+from paceline.report.standing import CHANGES, KINDS, SAME, Standing
 
 
 def headline(field: Field) -> str:

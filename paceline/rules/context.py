@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from paceline.engine.engine import Engine
     from paceline.engine.gates import Gates
-    from paceline.protocols import Comm, Exchange
+    from paceline.protocols import Exchange
+    from paceline.transport import Comm
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,9 @@ from paceline.errors import BadMember, WrongCommand
 from paceline.exchanges.placement import Placer, shares
 from paceline.exchanges.ps import service_of
 from paceline.menu import Member
-from paceline.protocols import Codec, Comm, Work
+from paceline.protocols import Codec
 from paceline.rules.context import Context
+from paceline.transport import Comm, Work
 from paceline.types import Chunk, Cluster, Lane, Unit, View
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from paceline.protocols import Comm
+from paceline.transport import Comm
 
 if TYPE_CHECKING:
     from paceline.train.loop import Training

@@ -21,7 +21,7 @@ from paceline.engine.device import CpuDevice, Device
 from paceline.engine.engine import Engine
 from paceline.engine.gates import Gates
 from paceline.errors import WorkloadError, WrongCommand
-from paceline.protocols import Comm, Exchange
+from paceline.protocols import Exchange
 from paceline.rules.context import Context
 from paceline.rules.crossing import CrossingDuty
 from paceline.train.checks import check_closure, check_known, check_thawed, optimized
@@ -29,7 +29,8 @@ from paceline.train.evaluate import averaged_statistics
 from paceline.train.planning import Planning
 from paceline.train.scaling import LossScale
 from paceline.train.watch import Watch
-from paceline.types import Axes, Event, Lane, Slot, View
+from paceline.transport import Comm
+from paceline.types import Axes, Event, Lane, Noted, Slot, View
 
 
 @dataclass(slots=True)
@@ -76,7 +77,7 @@ class Pace:
         self.times, self.steps, self._micro, self._clock = StepTimes(), 0, 0, clock
         self.engines: list[Engine] = []
         self._hooks: list[Any] = []
-        self._log: list[Event] | None = None
+        self._log: list[Noted] | None = None
         self.on_step: Callable[[], None] | None = None
         self._defers, self.closed = False, False
         self._device, self._named = device or CpuDevice(), trainable(model)
@@ -296,7 +297,7 @@ class Pace:
         with averaged_statistics(self.model, self.comm):
             yield
 
-    def record_events(self, log: list[Event] | None) -> None:
+    def record_events(self, log: list[Noted] | None) -> None:
         self._log = log
         for engine in self.engines:
             engine.log = log
@@ -329,7 +330,7 @@ class Pace:
             hook.remove()
 
 
-def note_step(log: list[Event], step: int, left: float, waited: float, updated: float) -> None:
+def note_step(log: list[Noted], step: int, left: float, waited: float, updated: float) -> None:
     """What the end of a step leaves in the event stream."""
     log += [Event(left, "left", step), Event(waited, "waited", step), Event(updated, "updated", step)]
 

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from paceline.bench.profile import StepProfile
 from paceline.engine.engine import Engine
-from paceline.protocols import Comm
 from paceline.schedules.auto import choose
 from paceline.train.watch import Watch
+from paceline.transport import Comm
 
 WATCHED = 3  # steps
 TRIAL = 4  # steps of each candidate; the first, which still has to find its feet, does not count

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from paceline.bench.profile import StepProfile, of_slots
 from paceline.engine.engine import Engine
+from paceline.types import Event
 
 
 class Watch:
@@ -50,7 +51,7 @@ class Watch:
 
     def stepped(self) -> None:
         """A step is over."""
-        events = (self._engine.log or [])[self._seen :]
+        events = [Event._make(noted) for noted in (self._engine.log or [])[self._seen :]]
         self._seen += len(events)
         at = {event.what: event.seconds for event in events if event.kind == "ready"}
         now = self._clock()

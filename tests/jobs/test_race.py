@@ -62,6 +62,12 @@ def test_other_work_of_a_worker_has_no_efficiency(choice):
     assert not entry.same_work
 
 
+def test_what_is_refused_of_all_contenders_is_told_once():
+    with pytest.raises(Refused) as refused:
+        plan(small(run={"cpus": -1}))
+    assert [line.split(":")[0] for line in refused.value.problems] == ["--cpus -1"]
+
+
 def test_refused_contenders_are_told_all_at_once_before_anything_runs():
     with pytest.raises(Refused) as refused:
         plan(small(contenders=["rule=grad,exchange=neighbor(ring)", "alreduce", "rule=exact_diffusion"]))

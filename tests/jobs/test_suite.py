@@ -15,6 +15,12 @@ workers = [1, 2]
 image_size = 32
 steps = 5
 """
+FIGURES = """\
+[[published]]
+text = "1.5"
+workers = 2
+[[published]]
+"""
 
 
 def suite_of(tmp_path, text):
@@ -56,6 +62,14 @@ def test_a_suite_has_the_settings_of_its_file(tmp_path):
         ('"mlp"', '"mlpp"', "line 3: model 'mlpp' does not exist"),
         ("steps = 5", 'source = "fkae"', "line 8: source 'fkae' does not exist. try: did you mean fake?"),
         ("steps = 5", 'compute = "reply(x)"', "line 8: compute 'reply' does not exist"),
+        (
+            "steps = 5",
+            FIGURES + "text = '2'\nworker = 2",
+            "line 13: 'worker' is not known here. try: did you mean workers? known: model",
+        ),
+        ("steps = 5", FIGURES + "text = '2'\nworkers = 0", "line 13: workers = 0: Input should be greater than 0"),
+        ("steps = 5", FIGURES + "workers = 2", "line 11: text: Field required"),
+        ("[run]", "[[run]]", "line 6: run"),
     ],
 )
 def test_a_typo_names_the_line(tmp_path, right, wrong, complaint):

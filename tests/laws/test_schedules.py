@@ -93,7 +93,7 @@ def hurried(comm, text):
         loss_of(model, x[comm.rank * share :][:share], y[comm.rank * share :][:share]).backward()
         pace.step()
     pace.finish()
-    return [tuple(event)[2:] for event in log if event.kind == "leave"], flat(model)
+    return [event[2:] for event in log if event[1] == "leave"], flat(model)
 
 
 @pytest.mark.parametrize("text", TEXTS)

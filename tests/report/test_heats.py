@@ -6,9 +6,10 @@ from paceline.jobs.cells import BASELINE
 from paceline.jobs.standing import verdict
 from paceline.jobs.suite import read_suite
 from paceline.report import tables
+from paceline.report.fields import fields_of
 from paceline.report.heats import ALONE, bases, heat_of, label_of
 from paceline.report.page import write_report
-from paceline.report.standing import CHANGES, SAME, fields_of
+from paceline.report.standing import CHANGES, SAME
 from paceline.report.verdict import headline, leaders, sentences
 from tests.jobs.fake_race import drawn, raced, small
 from tests.report.samples import around, cell, race, record

@@ -1,6 +1,7 @@
 import pytest
 
-from paceline.report.standing import CHANGES, SAME, contender, fields_of, group, setting, spoken_setting
+from paceline.report.fields import fields_of
+from paceline.report.standing import CHANGES, SAME, contender, group, setting, spoken_setting
 from paceline.report.verdict import headline, leaders, sentences
 from paceline.run import Run
 from tests.report.samples import around, race, record

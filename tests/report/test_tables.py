@@ -1,8 +1,8 @@
 """Tables and the charts in front of them: accuracy, and what cannot be told of DDP."""
 
 from paceline.report import plots, tables
+from paceline.report.fields import fields_of
 from paceline.report.page.sections import draw_field
-from paceline.report.standing import fields_of
 from tests.report.samples import cell, graded, race, record
 
 EPOCHS = {"ddp": (0.4, 0.7, 0.9), "allreduce": (0.5, 0.8, 0.75), "wfbp": (0.6,)}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from paceline.report.standing import fields_of
+from paceline.report.fields import fields_of
 from paceline.report.verdict import headline, sentences
 from tests.report.samples import around, graded, record
 

@@ -301,7 +301,7 @@ def logged(comm):
             pace.record_events(log)
 
     _, pace = train(comm, SMALL, look=look)
-    events = [(e.kind, e.step, e.what) for e in log if e.step > WATCHED + 1]
+    events = [(kind, step, what) for _, kind, step, what, _ in log if step > WATCHED + 1]
     return events, plan_of(pace.engines[0]), list(pace.engines[0].arenas[0].layout.slots)
 
 

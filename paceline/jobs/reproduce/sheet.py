@@ -22,7 +22,8 @@ from paceline.compose import compose
 from paceline.errors import PacelineError
 from paceline.jobs.measure import machine
 from paceline.record import Record
-from paceline.report.standing import Standing, contender, fields_of, group, machine_of, setting
+from paceline.report.fields import fields_of, machine_of
+from paceline.report.standing import Standing, contender, group, setting
 from paceline.report.store import Store
 from paceline.run import Run
 

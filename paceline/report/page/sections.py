@@ -13,11 +13,12 @@ from paceline.compose import axes_of
 from paceline.errors import PacelineError
 from paceline.record import Record
 from paceline.report import plots, tables
+from paceline.report.fields import Field, failed
 from paceline.report.heats import ALONE
 from paceline.report.learning import accuracy_of
 from paceline.report.page.html import figure, table, tag, text
 from paceline.report.plots import Figure
-from paceline.report.standing import CHANGES, SAME, Field, Standing, failed, name_of
+from paceline.report.standing import CHANGES, SAME, Standing, name_of
 from paceline.report.store import Skipped
 from paceline.report.trace import Events, one_step
 from paceline.report.verdict import headline, leaders, sentences, share

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from paceline._version import VERSION
 from paceline.record import Record, write
+from paceline.report.fields import fields_of
 from paceline.report.page import sections
 from paceline.report.page.html import tag, text
 from paceline.report.page.sections import Drawn, RanksOfRecord, draw_field
 from paceline.report.palette import DARK, LIGHT, variables
 from paceline.report.plots import WIDE, to_png, to_svg
-from paceline.report.standing import fields_of
 from paceline.report.store import Skipped, Stored, read_events
 
 TITLE = "paceline report"
