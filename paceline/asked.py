@@ -83,6 +83,12 @@ def _one_length(run: Run, machine: Machine) -> Iterator[PacelineError]:
 def _comm_has_device(run: Run, machine: Machine) -> Iterator[PacelineError]:
     if run.comm == "nccl" and not machine.gpus:
         yield WrongCommand("--comm nccl", why="this machine has no GPU", remedy="--comm auto")
+    if run.comm in ("shm", "gloo") and machine.gpus:
+        yield WrongCommand(
+            f"--comm {run.comm}",
+            why="it moves memory of the host, and this machine trains on GPUs",
+            remedy="--comm auto, or CUDA_VISIBLE_DEVICES= to train on CPUs",
+        )
     if run.comm == "thread":
         yield WrongCommand("--comm thread", why="it joins threads of one process, for tests", remedy="--comm auto")
 

@@ -19,6 +19,7 @@ from paceline.models.resolve import build as build_workload
 from paceline.models.resolve import seeded
 from paceline.protocols import Source
 from paceline.run import Run
+from paceline.train.evaluate import in_eval
 from paceline.train.loop import Training
 from paceline.train.pace import Pace
 from paceline.train.recipe import make_optimizer
@@ -48,10 +49,9 @@ def workload_of(run: Run, source: Source | None = None, rank: int = 0) -> Worklo
 def _try_out(run: Run, workload: Workload, source: Source) -> None:
     """Refuse a model that cannot take what a source gives, before the first step."""
     batch = next(source.batches(workload, View(0, 1), 2, Cursor(seed=run.seed), lambda batch: batch))
-    model = workload.model.eval()  # so that nothing is learned from it
     try:
-        with seeded(run.seed), torch.no_grad():
-            workload.loss(model, batch)
+        with seeded(run.seed), torch.no_grad(), in_eval(workload.model):  # so that nothing is learned from it
+            workload.loss(workload.model, batch)
     except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as problem:
         shapes = ", ".join(" x ".join(map(str, part.shape[1:])) or "1 number" for part in batch)
         raise WorkloadError(
@@ -59,8 +59,6 @@ def _try_out(run: Run, workload: Workload, source: Source) -> None:
             why=str(problem).splitlines()[0],
             remedy="idx(FOLDER, channels=3) for networks that take colors, or --model small_cnn",
         ) from None
-    finally:
-        model.train()
 
 
 def training_of(run: Run, axes: Axes | None, comm: Any, device: Device | None = None) -> Training:

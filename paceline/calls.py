@@ -21,8 +21,9 @@ from paceline.errors import WrongCommand
 from paceline.exchanges.hierarchical import Hierarchical
 from paceline.exchanges.neighbor import plain_row, split_mass
 from paceline.joining import current
+from paceline.protocols import Channel
 from paceline.transport import Work
-from paceline.types import Chunk, Lane, Mixing, Unit, View
+from paceline.types import Chunk, Cluster, Lane, Mixing, Unit, View
 
 _LANE = Lane("tensor", needs_consensus=False, lossy_ok=False)
 
@@ -96,14 +97,30 @@ def neighbor_allreduce(
 def hierarchical_neighbor_allreduce(
     x: Tensor, *, topology: str = "one_peer(exp2)", step: int = 0, wait: bool = True
 ) -> Any:
-    """The mean inside the node, neighbors between nodes; all ranks of a node get the same bits."""
-    comm = current().comm
-    view = View(comm.rank, comm.size, comm.placement)
-    channel = Hierarchical(f"neighbor({topology})").join(comm, view, _LANE)
+    """The mean inside the node, neighbors between nodes; all ranks of a node get the same bits.
+
+    Calls with one topology share their memory: one that is still under way ends before the next begins.
+    """
+    worker = current()
+    comm = worker.comm
+    if topology not in worker.levels:
+        worker.levels[topology] = _levels(comm, topology), None
+    channel, before = worker.levels[topology]
+    if before is not None:
+        before.wait()
     flat = x.detach().contiguous().view(-1)
     out = torch.empty_like(flat)
     work = channel.start(Unit(step, 0), Chunk(0, 0, flat.numel()), flat, out, None)
+    worker.levels[topology] = channel, work
     return _give(Handle(work, out.view(x.shape)), wait)
+
+
+def _levels(comm: Any, topology: str) -> Channel:
+    exchange, view = Hierarchical(f"neighbor({topology})"), View(comm.rank, comm.size, comm.placement)
+    count = len(set(comm.placement)) or 1
+    exchange.check(Cluster(view.nodes or (0,) * view.size))
+    _refuse_biased(exchange.topology, count, count)
+    return exchange.join(comm, view, _LANE)
 
 
 def _give(handle: Handle, wait: bool) -> Any:
@@ -117,13 +134,17 @@ def _row_of(comm: Any, topology: str | Any, step: int, push: bool) -> Mixing:
     member.check(comm.size, nodes)
     if push:
         return split_mass(member, view, step)
-    if not member.doubly_stochastic(comm.size, nodes):
-        raise WrongCommand(
-            f"averaging on {member}",
-            why="columns of its weights do not sum to one, so it would converge to a wrong mean",
-            remedy="push=True with push-sum weights, or the topology's default weights",
-        )
+    _refuse_biased(member, comm.size, nodes)
     return plain_row(member, view, step)
+
+
+def _refuse_biased(topology: Any, size: int, nodes: int) -> None:
+    if not topology.doubly_stochastic(size, nodes):
+        raise WrongCommand(
+            f"averaging on {topology}",
+            why="columns of its weights do not sum to one, so it would converge to a wrong mean",
+            remedy="neighbor_allreduce(push=True) with push-sum weights, or the topology's default weights",
+        )
 
 
 def _agree(

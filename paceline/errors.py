@@ -12,7 +12,7 @@
     ├── NoRoom             shared memory or disk is too small for what was asked
     ├── PeerLost           another rank died, left or stopped answering
     └── WorkerFailed       the launcher saw a worker end badly
-    Stopped (SystemExit)   Ctrl-C or SIGTERM; all workers have ended      exit code 130 or 143
+    Stopped (SystemExit)   Ctrl-C, SIGTERM or SIGHUP; all workers ended   exit code 130, 143 or 129
 
 A message has three parts: what (in the user's own words), why, and what to try.
 """
@@ -103,7 +103,7 @@ class WorkerFailed(PacelineError):
 
 
 class Stopped(SystemExit):
-    """Somebody asked the launcher to stop, and all workers have ended. Uncaught, it is the exit code 130 or 143."""
+    """Somebody asked the launcher to stop, and all workers have ended. Uncaught, it is the exit code 128 + signal."""
 
     def __init__(self, number: int) -> None:
         self.signal = signal.Signals(number)

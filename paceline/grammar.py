@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import accumulate
 
 from paceline.errors import BadMember
 
+DEEPEST = 50  # members inside each other
 _TOKEN = re.compile(r"\s*([(),=]|[^(),=\s]+)")
 
 
@@ -36,6 +38,8 @@ class Spec:
 def parse(text: str) -> Spec:
     """Read one member; a text that does not follow the grammar says where it stops."""
     tokens = _tokens(text)
+    if max(accumulate(((token == "(") - (token == ")") for token in tokens), initial=0)) > DEEPEST:
+        raise BadMember(f"{text[:40]!r}... cannot be read", why=f"it is nested deeper than {DEEPEST} members")
     spec, rest = _member(tokens, text)
     if rest:
         raise BadMember(f"{text!r} cannot be read", why=f"unexpected {rest[0]!r} after {spec}")

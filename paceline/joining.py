@@ -15,8 +15,11 @@ import atexit
 import json
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -39,6 +42,7 @@ from paceline.types import View
 MEASURE = "PACELINE_MEASURE"  # set by a race, which wants the updates of a script timed
 
 _current: ContextVar[Worker | None] = ContextVar("paceline worker", default=None)
+_turns = count()  # of join in this process: what one leaves where ranks meet is not for the next
 
 
 class Worker:
@@ -51,6 +55,7 @@ class Worker:
         self._open = True
         self.windows: dict[str, Any] = {}  # by name, those that are not freed
         self.windows_made = 0
+        self.levels: dict[str, tuple[Any, Any]] = {}  # of calls in levels, by topology: the channel and its last work
         self.at_close: Callable[[], None] | None = None
         self.dealt = (0, 0)  # batches and samples that `batches` gave to this rank
         self._epochs: dict[int, tuple[Any, int]] = {}  # the data is kept, so that its id stays its own
@@ -133,7 +138,7 @@ def join(*, comm: str | None = None, deadline: float | None = None) -> Worker:
     In a server process it does not return: it serves until the workers are done, and ends the process.
     """
     asked = _launched()
-    where = position(os.environ)
+    where = replace(position(os.environ), turn=next(_turns))
     device = find(where.local_rank)
     chosen = asked.get("comm") or comm or "auto"
     if asked.get("strategy") == "ddp" and chosen == "auto" and device.kind == "cpu":
@@ -145,9 +150,20 @@ def join(*, comm: str | None = None, deadline: float | None = None) -> Worker:
         serve_and_leave(reached)
     worker = Worker(reached, device)
     worker.comm.placement = nodes or worker.comm.placement
-    atexit.register(lambda: worker.close("failed" if hasattr(sys, "last_value") else ""))
+    atexit.register(_leave, worker)
     _current.set(worker)
     return worker
+
+
+def _leave(worker: Worker) -> None:
+    """The process ends. What goes wrong here would not change its exit code by itself."""
+    try:
+        worker.close("failed" if hasattr(sys, "last_value") else "")
+    except BaseException:
+        traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
 
 
 def serve_and_leave(attendant: Attendant) -> NoReturn:

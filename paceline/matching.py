@@ -188,7 +188,9 @@ def one_step_for_all(run: Run, axes: Axes) -> Iterator[PacelineError]:
 def one_sided_comm(run: Run, axes: Axes) -> Iterator[PacelineError]:
     if axes.exchange.asynchronous and run.comm == "nccl":
         yield WrongCommand(
-            f"--comm nccl with exchange {axes.exchange}", why="it has no one-sided calls", remedy="--comm gloo"
+            f"--comm nccl with exchange {axes.exchange}",
+            why="it has no one-sided calls",
+            remedy="CUDA_VISIBLE_DEVICES= and --comm auto, to train on CPUs",
         )
 
 

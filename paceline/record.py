@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -11,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from paceline._version import VERSION
 from paceline.bench.redact import redacted, secrets_of
-from paceline.errors import WrongCommand
+from paceline.errors import NoRoom, PacelineError, WrongCommand
 from paceline.figures import check_figures, is_too_deep
 from paceline.run import Run
 
@@ -77,8 +78,9 @@ class Record(BaseModel):
     def without_secrets(self) -> Record:
         """What others may see: no token in an address, no password in a command, no key in a line of a log."""
         values = self.model_dump(mode="json", by_alias=True)
-        told = redacted(values, secrets_of(os.environ))
-        # Words of ours stay, whatever a variable of that name holds.
+        # Words of ours stay, whatever a variable holds: names of fields (an experiment has others), and some values.
+        secrets = secrets_of(os.environ)
+        told = {name: redacted(part, secrets, names=name == "experiment") for name, part in values.items()}
         told |= {name: values[name] for name in ("id", "time", "kind", "verdict")}
         told["run"] |= {name: values["run"][name] for name in ("memory_format", "precision")}
         return Record.model_validate(told)
@@ -141,10 +143,26 @@ def _writer(values: dict[str, Any]) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """All of it or nothing."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.write_text(text, encoding="utf-8")
-    fresh.replace(path)
+    """All of it or nothing; what is no plain file (/dev/stdout, a link) stays what it is."""
+    try:
+        if is_special(path):
+            path.write_text(text, encoding="utf-8")
+            return
+        fresh = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            fresh.write_text(text, encoding="utf-8")
+            fresh.replace(path)
+        finally:
+            fresh.unlink(missing_ok=True)
+    except OSError as problem:
+        full = problem.errno in (errno.ENOSPC, errno.EDQUOT)
+        kind, why = NoRoom if full else PacelineError, problem.strerror or str(problem)
+        raise kind(f"{path} cannot be written", why=why) from None
+
+
+def is_special(path: Path) -> bool:
+    """Whether something is there that must not be replaced by a file: a device, a pipe, a link."""
+    return path.is_symlink() or (path.exists() and not path.is_file())
 
 
 def check_writable(path: Path, flag: str = "--json") -> None:
@@ -154,5 +172,5 @@ def check_writable(path: Path, flag: str = "--json") -> None:
     folder = path.parent
     if not folder.is_dir():
         raise WrongCommand(f"{flag} {path}", why=f"there is no folder {folder}", remedy=f"mkdir -p {folder}")
-    if not os.access(path if path.exists() else folder, os.W_OK):
+    if not os.access(path if is_special(path) else folder, os.W_OK):
         raise WrongCommand(f"{flag} {path}", why="it cannot be written")

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from paceline.errors import WrongCommand
 from paceline.lab.lab import read_lab
 from paceline.types import Cluster
 
@@ -19,6 +20,7 @@ CHOSEN = ("strategy", *AXES)  # how gradients travel: a bundle by name, axes, or
 TO_SCRIPTS = (*CHOSEN, "comm", "nodes", "profile", "deadline")  # what reaches join and wrap in a user's script
 TO_LAUNCHER = ("threads", "lab", "cpus")  # what the launcher does for a script, which need not know of it
 REFERENCES = ("ddp", "limit")  # raced against; not made of axes
+MOST = 1 << 20  # ranks: more than anybody has, and few enough to list
 
 
 class Run(BaseModel):
@@ -83,12 +85,14 @@ class Run(BaseModel):
     @property
     def cluster(self) -> Cluster:
         """Where ranks are: on one host, on hosts of a lab, or on pretended nodes (`2x4` is two of four ranks each)."""
-        if self.lab is not None:
-            return read_lab(self.lab).cluster(max(1, self.workers))
-        if self.nodes is None:
-            return Cluster.of_one_host(max(1, self.workers))
-        count, _, each = self.nodes.partition("x")
-        return Cluster(tuple(rank // int(each) for rank in range(int(count) * int(each))))
+        if self.nodes is not None and self.lab is None:
+            count, _, each = self.nodes.partition("x")
+            if not (count.isdecimal() and each.isdecimal() and len(count) + len(each) < 20):
+                raise WrongCommand(f"--nodes {self.nodes}", why="it is nodes x ranks of each", remedy="--nodes 2x2")
+            ranks = _countable(int(count) * int(each))
+            return Cluster(tuple(rank // int(each) for rank in range(ranks)))
+        workers = _countable(max(1, self.workers))
+        return Cluster.of_one_host(workers) if self.lab is None else read_lab(self.lab).cluster(workers)
 
     @property
     def per_worker(self) -> int:
@@ -96,13 +100,19 @@ class Run(BaseModel):
         if self.batch_size is not None:
             return self.batch_size
         if self.global_batch is not None:
-            return self.global_batch // (self.workers * self.accumulate)
+            return self.global_batch // max(1, self.workers * self.accumulate)
         return 32
 
     @property
     def samples_per_step(self) -> int:
         """Samples of all workers per update."""
         return self.per_worker * self.workers * self.accumulate
+
+
+def _countable(ranks: int) -> int:
+    if ranks > MOST:
+        raise WrongCommand(f"{ranks:,} ranks", why=f"more than {MOST:,} are not counted with", remedy="-np 8")
+    return ranks
 
 
 def _written(value: Any) -> str:

@@ -32,6 +32,8 @@ def read_toml(path: Path, model: type[Values]) -> Values:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as problem:
         raise WrongCommand(f"{path} is not TOML", why=str(problem)) from None
+    except RecursionError:
+        raise WrongCommand(f"{path} is not TOML", why="it is nested too deep") from None
     try:
         return model.model_validate(values)
     except ValidationError as problem:

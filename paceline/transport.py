@@ -97,6 +97,9 @@ class Comm(Protocol):
     def allocate_result(self, numel: int, dtype: Any, givers: int | None = None) -> Tensor:
         """A vector for results; on shm it is one memory for all ranks of the host, so only read it. Collective."""
 
+    def release(self, vector: Tensor) -> None:
+        """Forget a vector that was allocated here; its memory goes when nobody holds it any more. Not collective."""
+
     def all_sum(self, src: Tensor, dst: Tensor, key: object = "") -> Work: ...
 
     def reduce_scatter(self, src: Tensor, dst: Tensor, key: object = "") -> Work: ...

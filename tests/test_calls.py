@@ -70,6 +70,14 @@ def test_weights_of_both_sides_multiply_and_edges_need_no_graph():
     assert on_ranks(3, work) == [0.25 * 0 + 0.5 * 3.0 * 2, 1.0, 2.0]
 
 
+def test_without_a_weight_of_its_own_a_rank_keeps_the_rest_to_one():
+    def work(rank):
+        other = 1 - rank
+        return calls.neighbor_allreduce(x_of(rank), src_weights={other: 0.25}, dst_weights={other: 1.0})[1].item()
+
+    assert on_ranks(2, work) == [0.25 * 10, 0.75 * 10]
+
+
 def test_who_is_not_told_takes_whoever_comes():
     found = on_ranks(3, lambda r: calls.neighbor_allreduce(x_of(r), self_weight=0.0, dst_weights={(r + 1) % 3: 1.0}))
     assert [y[0].item() for y in found] == [2.0, 0.0, 1.0]
@@ -108,6 +116,15 @@ def test_ranks_of_a_node_end_with_the_same_bits():
     assert found[0] == found[1] == found[2] == found[3] == [1.5, 15.0]  # two nodes, one peer: the exact mean
     found = on_ranks(6, lambda r: calls.hierarchical_neighbor_allreduce(x_of(r))[0].item(), nodes=(0, 0, 1, 1, 2, 2))
     assert found == [2.5, 2.5, 1.5, 1.5, 3.5, 3.5]
+
+
+def test_nodes_mix_by_the_topology_and_the_step_that_are_given():
+    def between(**choices):
+        one = lambda rank: calls.hierarchical_neighbor_allreduce(x_of(rank), **choices)[0].item()  # noqa: E731
+        return on_ranks(4, one, nodes=(0, 1, 2, 3))
+
+    assert between(step=1) == [1.0, 2.0, 1.0, 2.0]  # with the one that is two away
+    assert between(topology="ring") == pytest.approx([4 / 3, 1, 2, 5 / 3])
 
 
 def test_a_rank_that_hears_nobody_keeps_its_own():

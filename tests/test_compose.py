@@ -58,6 +58,7 @@ def test_a_reference_has_no_axes():
         ({"clip_norm": 0.0}, "a norm is above 0"),
         ({"deadline": 0.0}, "above 0 seconds"),
         ({"source": "fakee"}, "did you mean fake?"),
+        ({"workers": 2, "lab": "lab(hosts=2)", "comm": "shm"}, "--comm shm with --lab: hosts of a lab share no memory"),
     ],
 )
 def test_what_cannot_run_is_refused_with_a_reason(changes, complaint):
@@ -65,6 +66,28 @@ def test_what_cannot_run_is_refused_with_a_reason(changes, complaint):
         compose(Run(**changes))
     assert complaint in str(caught.value)
     assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "flag"),
+    [
+        ("workers", "-np"),
+        ("batch_size", "--batch-size"),
+        ("global_batch", "--global-batch"),
+        ("steps", "--steps"),
+        ("epochs", "--epochs"),
+        ("repeats", "--repeats"),
+        ("accumulate", "--accumulate"),
+        ("classes", "--classes"),
+        ("image_size", "--image-size"),
+        ("sequence_length", "--sequence-length"),
+        ("threads", "--threads"),
+    ],
+)
+def test_less_than_one_is_refused_where_things_are_counted(name, flag):
+    with pytest.raises(Refused) as caught:
+        compose(Run(**{name: 0}))
+    assert any(problem.startswith(f"{flag} 0: at least 1 ") for problem in caught.value.problems)
 
 
 def test_all_problems_are_reported_at_once():

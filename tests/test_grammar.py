@@ -37,3 +37,10 @@ def test_a_broken_text_says_where_it_stops(text, complaint):
     with pytest.raises(BadMember, match="cannot be read") as caught:
         parse(text)
     assert complaint in str(caught.value)
+
+
+def test_a_text_of_any_depth_is_read_or_refused():
+    assert str(parse("a(" * 50 + "b" + ")" * 50)).count("a") == 50
+    for text in ("a(" * 51 + "b" + ")" * 51, "a(" * 100_000):
+        with pytest.raises(BadMember, match="nested deeper than 50"):
+            parse(text)

@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 from paceline import compressors, joining
-from paceline.comm.thread import run_ranks
+from paceline.comm.thread import ThreadComm, ThreadGroup, run_ranks
 from paceline.engine.device import CpuDevice
 from paceline.errors import NonFinite, Refused, WrongCommand
-from paceline.hooks import Buckets
+from paceline.hooks import Buckets, comm_hook
 
 
 class FakeGpu(CpuDevice):
@@ -157,6 +157,61 @@ def test_a_bucket_of_ddp_without_a_matrix_of_that_rank_travels_as_it_is():
 
     for mean in run_ranks(2, work):
         assert torch.equal(mean, torch.arange(2048.0) * 1.5)
+
+
+def test_what_buckets_owe_follows_parameters_that_ddp_deals_anew():
+    """Sum of gradients = sum of what came back + what is owed, in whatever order the parameters stood."""
+    compressor, sizes = compressors.MENU.make("feedback(topk(ratio=0.25))"), {"a": 8, "b": 4}
+
+    def work(comm):
+        named = {name: nn.Parameter(torch.zeros(numel)) for name, numel in sizes.items()}
+        buckets = Buckets(compressor, comm, {id(parameter): name for name, parameter in named.items()})
+        dice, given, got = torch.Generator().manual_seed(comm.rank), torch.zeros(12), torch.zeros(12)
+        for order in ("ab", "ba", "ab"):
+            gradients = {name: torch.randn(numel, generator=dice) for name, numel in sizes.items()}
+            buffer = torch.cat([gradients[name] for name in order])
+            buckets.exchange(0, [named[name] for name in order], buffer)
+            back = dict(zip(order, buffer.split([sizes[name] for name in order]), strict=True))
+            given += torch.cat([gradients["a"], gradients["b"]]) / comm.size
+            got += torch.cat([back["a"], back["b"]])
+        owed = buckets.state()["memory"]
+        return given, got, torch.cat([owed["a"], owed["b"]])
+
+    found = run_ranks(2, work)
+    given, owed = (sum(one[k] for one in found) for k in (0, 2))
+    assert torch.allclose(given, found[0][1] + owed, atol=1e-5)  # a few float32 additions of numbers near 1
+
+
+def test_buckets_go_on_from_a_saved_state_and_forget_their_own():
+    def work(comm):
+        parameter = nn.Parameter(torch.zeros(8))
+        saved, used = (Buckets(compressors.MENU.make("feedback(topk(ratio=0.25))"), comm, {}) for _ in range(2))
+        for k, buckets in enumerate((saved, used)):
+            buckets.exchange(0, [parameter], torch.arange(8.0) * (comm.rank + 1) - 9 * k)
+        used.restore(saved.state())
+        outs = [torch.ones(8), torch.ones(8)]
+        for buckets, out in zip((saved, used), outs, strict=True):
+            buckets.exchange(0, [parameter], out)
+        return outs
+
+    for straight, restored in run_ranks(2, work):
+        assert torch.equal(straight, restored)
+
+
+def test_infinity_is_reported_by_the_hook_save_beside_a_loss_scale(monkeypatch):
+    comm = ThreadComm(0, ThreadGroup(1))
+    comm.backend = "gloo"
+    monkeypatch.setattr("paceline.hooks.around_process_group", lambda: comm)
+
+    def exchanged(**choices):
+        buckets, _ = comm_hook("cast(fp16)", **choices)
+        buffer = torch.tensor([1.0, float("inf")])
+        buckets.exchange(0, [nn.Parameter(torch.zeros(2))], buffer)
+        return buffer.tolist()
+
+    with pytest.raises(NonFinite, match="is not finite: 1 of 2 numbers"):
+        exchanged()
+    assert exchanged(loss_scale=True) == [1.0, float("inf")]
 
 
 def test_an_epoch_that_a_distributed_sampler_was_told_is_not_overwritten():

@@ -1,14 +1,19 @@
 """Files that are no records are named; whatever paceline writes is read."""
 
+import errno
 import json
 import math
+import os
+import threading
+from pathlib import Path
 
 import pytest
 
-from paceline.errors import WrongCommand
+from paceline.errors import NoRoom, WrongCommand
+from paceline.jobs import keep
 from paceline.jobs.keep import save
 from paceline.jobs.measure import failed_record
-from paceline.record import read
+from paceline.record import check_writable, read, write
 from paceline.run import Run
 from tests.report.samples import record
 
@@ -135,6 +140,74 @@ def test_a_variable_that_holds_a_word_of_ours_damages_no_record(tmp_path, monkey
     monkeypatch.setenv("OUR_TOKEN", "contiguous")
     assert save(record(), [], tmp_path / "r.json").verdict == "steady"
     assert read(tmp_path / "r.json").run.memory_format == "contiguous"
+
+
+@pytest.mark.parametrize("word", ["memory", "worker", "network", "resource"])
+def test_a_variable_that_holds_the_name_of_a_field_damages_no_record(word, tmp_path, monkeypatch):
+    monkeypatch.setenv("TOKEN_CACHE", word)
+    save(record(), [], tmp_path / "r.json")
+    assert set(json.loads((tmp_path / "r.json").read_text())) == set(json.loads(record().to_json()))
+    assert read(tmp_path / "r.json").run == record().run
+
+
+def test_a_secret_in_a_name_that_somebody_gave_is_hidden(tmp_path, monkeypatch):
+    monkeypatch.setenv("TOKEN_CACHE", "t0ps3cret")
+    told = {"fields": {"of t0ps3cret": 1}}
+    save(record().model_copy(update={"experiment": told}), [], tmp_path / "r.json")
+    assert "t0ps3cret" not in (tmp_path / "r.json").read_text()
+
+
+def test_a_link_stays_a_link(tmp_path):
+    link, target = tmp_path / "link", tmp_path / "target"
+    target.write_text("before")
+    link.symlink_to(target)
+    write(link, "after")
+    assert link.is_symlink()
+    assert target.read_text() == "after"
+
+
+def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    check_writable(pipe)
+    heard = []
+    reader = threading.Thread(target=lambda: heard.append(pipe.read_text()))
+    reader.start()
+    write(pipe, "told")
+    reader.join(10)
+    assert heard == ["told"]
+    assert pipe.is_fifo()
+    assert list(tmp_path.iterdir()) == [pipe]
+
+
+def test_a_full_disk_is_named_and_leaves_nothing_half_written(tmp_path, monkeypatch):
+    def full(path, text, **_):
+        path.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(NoRoom, match="No space left"):
+        write(tmp_path / "r.json", "x")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_has_no_room_for_its_events_is_kept_without_them(tmp_path, monkeypatch):
+    def full(path, events):
+        raise NoRoom("events cannot be written", why="No space left on device")
+
+    monkeypatch.setattr(keep, "write_events", full)
+    save(record(), [[[0.0, "begin", 0, -1, 0]]], tmp_path / "r.json")
+    kept = read(tmp_path / "r.json")
+    assert kept.events is None
+    assert "No space left" in kept.notes[-1]
+
+
+def test_a_file_in_a_folder_that_cannot_be_written_is_refused_before_the_work(tmp_path, monkeypatch):
+    (tmp_path / "r.json").write_text("old")
+    check_writable(tmp_path / "r.json")
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)
+    with pytest.raises(WrongCommand, match="cannot be written"):
+        check_writable(tmp_path / "r.json")
 
 
 def test_a_field_that_is_not_known_is_left_out(tmp_path):

@@ -1,6 +1,7 @@
 import pytest
 from pydantic import ValidationError
 
+from paceline.errors import WrongCommand
 from paceline.run import Run
 
 
@@ -28,3 +29,18 @@ def test_the_global_batch_is_shared_among_workers_and_backwards():
 def test_numbers_keep_all_their_digits_in_the_command():
     run = Run(clip_norm=0.12345678, deadline=1234567.0, cpus=0.3)
     assert run.text == "paceline run -np 1 --cpus 0.3 --clip-norm 0.12345678 --deadline 1234567"
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"workers": 3_000_000_000}, "3,000,000,000 ranks"),
+        ({"nodes": "99999x99999"}, "9,999,800,001 ranks"),
+        ({"nodes": "9" * 5000 + "x2"}, "nodes x ranks"),
+        ({"nodes": "two"}, "nodes x ranks"),
+        ({"workers": 3_000_000_000, "lab": "lab(hosts=2)"}, "3,000,000,000 ranks"),
+    ],
+)
+def test_ranks_that_nobody_has_are_not_listed(settings, complaint):
+    with pytest.raises(WrongCommand, match=complaint):
+        _ = Run(**settings).cluster

@@ -72,6 +72,23 @@ def test_what_was_read_counts_again_unless_it_is_reset():
     assert on_ranks(2, work)[0] == [0.5, 0.75, 0.75]
 
 
+@pytest.mark.parametrize(
+    ("weights", "expected"),
+    [
+        (lambda rank: {"self_weight": 0.5}, [0.75, 1.0, 1.25]),  # both others share the rest
+        (lambda rank: {"src_weights": {(rank + 1) % 3: 0.25}}, [0.25, 1.25, 1.5]),  # the own value has the rest
+    ],
+)
+def test_weights_that_are_left_out_are_the_rest_to_one(weights, expected):
+    def work(rank):
+        win = windows.window(value(rank), topology="full")
+        win.put()
+        meet()
+        return win.update(**weights(rank))[0].item()
+
+    assert on_ranks(3, work) == expected
+
+
 def test_get_reads_without_the_help_of_its_source():
     def work(rank):
         win = windows.window(value(rank), topology="ring")

@@ -104,7 +104,7 @@ def read(path: Path) -> StepProfile:
     """A profile from its own file, or from a record, which also knows its link."""
     try:
         return StepProfile.model_validate(_found(json.loads(path.read_text())))
-    except (OSError, ValueError, TypeError) as problem:
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as problem:
         raise WrongCommand(
             f"{path} is not a profile",
             why=_first(problem),

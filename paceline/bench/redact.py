@@ -23,8 +23,8 @@ SHORTEST = 6  # characters; shorter values are words like "yes" that stand every
 
 # Words that make a name one of a secret. PWD in capitals is where a shell stands, as is what begins with a slash.
 _WORD = (
-    r"(?:secret|token(?!iz|s?[ _\-]per(?![a-z]))|passw(?:or)?d|passphrase|(?:api|access|private)[_\-]?key"
-    r"|credential|signature|authorization"
+    r"(?:secret|token(?!iz|s?[ _\-]per(?![a-z]))|passw(?:or)?d|passphrase|(?:api|access|private|account)[_\-]?key"
+    r"|credential|signature|authorization|connection[_\-]?string|(?<=--)pass(?![\w\-])"
     r"|(?<=[_\-])key(?:[_\-]?(?:id|\d+))?(?![\w\-])|(?<=[_\-])pwd(?![\w\-])|(?-i:(?<=[A-Z0-9]_)PASS)(?![\w\-])"
     r"|(?:db|user|sql|root|admin|smtp|redis)[_\-]?pass(?![a-z])"
     r"|(?<![\w\-])(?-i:pwd|Pwd)(?![\w\-])(?![\"']?\s*[=:]\s*[\"']?[/~]))"
@@ -94,22 +94,25 @@ def redact(text: str, secrets: Sequence[str] = ()) -> str:
     return text
 
 
-def redacted(value: Any, secrets: Sequence[str] = ()) -> Any:
-    """The same of every text inside a value as JSON has it, names of fields included."""
+def redacted(value: Any, secrets: Sequence[str] = (), *, names: bool = True) -> Any:
+    """The same of every text inside a value as JSON has it; `names` of fields included, unless they are ours."""
     if isinstance(value, str):
         return redact(value, secrets)
     if isinstance(value, Mapping):
-        return {redact(str(key), secrets): _of_field(str(key), part, secrets) for key, part in value.items()}
+        return {
+            redact(str(key), secrets) if names else str(key): _of_field(str(key), part, secrets, names)
+            for key, part in value.items()
+        }
     if isinstance(value, (list, tuple)):
-        return list(_of_list(value, secrets))
+        return list(_of_list(value, secrets, names))
     return value
 
 
-def _of_field(name: str, value: Any, secrets: Sequence[str]) -> Any:
+def _of_field(name: str, value: Any, secrets: Sequence[str], names: bool) -> Any:
     """Whatever is in a field that is named like a secret is one, but for yes, no, nothing, and counts of tokens."""
     told = value is not None and not isinstance(value, bool) and value not in ("", [], {})
     if not told or not _NAMED.search(name) or (_COUNTED.search(name) and _is_figures(value)):
-        return redacted(value, secrets)
+        return redacted(value, secrets, names=names)
     return HIDDEN
 
 
@@ -117,7 +120,7 @@ def _is_figures(value: Any) -> bool:
     return all(isinstance(part, (int, float)) for part in (value if isinstance(value, (list, tuple)) else [value]))
 
 
-def _of_list(values: Sequence[Any], secrets: Sequence[str]) -> Iterator[Any]:
+def _of_list(values: Sequence[Any], secrets: Sequence[str], names: bool) -> Iterator[Any]:
     """Parts one by one; in the words of a command a flag also tells what the next word is."""
     before: Any = None
     for value in values:
@@ -126,7 +129,7 @@ def _of_list(values: Sequence[Any], secrets: Sequence[str]) -> Iterator[Any]:
         elif isinstance(value, str) and (found := _SET.fullmatch(value)):
             yield f"{found[1]}{HIDDEN}"
         else:
-            yield redacted(value, secrets)
+            yield redacted(value, secrets, names=names)
         before = value
 
 

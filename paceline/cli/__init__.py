@@ -9,6 +9,7 @@ import typer
 
 from paceline._version import VERSION
 from paceline.errors import PacelineError, Refused
+from paceline.launchers.bell import ended_in_order
 
 app = typer.Typer(
     name="paceline",
@@ -68,7 +69,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         at = words.index("--")
         words, script = words[:at], words[at + 1 :]
     try:
-        code = app(args=words, standalone_mode=False, obj=script)
+        with ended_in_order():
+            code = app(args=words, standalone_mode=False, obj=script)
     except _UsageProblem as problem:
         problem.show()  # type: ignore[attr-defined]
         sys.exit(2)

@@ -30,6 +30,7 @@ class MemoryBoard:
         peers = ground.peers_of(mine)
         assert peers is not None, "allocated memory is registered"
         self._entries: Any = peers[first].numpy()
+        ground.release(mine)  # it is read and written here alone, and goes with this board
         self._length, self._count = length, 0
         ground.barrier()  # nobody writes before all have emptied it
 

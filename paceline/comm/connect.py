@@ -28,6 +28,7 @@ class Position:
     folder: Path | None  # where our launcher lets ranks find each other
     servers: int = 0
     host: str = ""  # tells hosts of a lab apart, which share one kernel
+    turn: int = 0  # how often this process has joined before
 
     @property
     def serves(self) -> bool:
@@ -53,14 +54,23 @@ def position(environ: Mapping[str, str]) -> Position:
 
 
 def connect(where: Position, choice: str = "auto", deadline: float = DEADLINE, cuda: bool = False) -> Any:
-    """The comm for this process. `auto`: nccl for CUDA tensors, shm on one host, gloo otherwise.
+    """The comm for this process. `auto`: nccl for CUDA tensors, of one rank too, shm on one host, gloo otherwise.
 
     In a job with servers a worker's comm carries the way to them (`service`), and a server gets an Attendant.
+    The way of CUDA tensors has not been run on a GPU yet.
     """
-    if where.all == 1 and choice in ("auto", "shm"):
+    if cuda and choice in ("shm", "gloo"):
+        raise WrongCommand(
+            f"--comm {choice}",
+            why="it moves memory of the host, and this process trains on a GPU",
+            remedy="--comm auto, or CUDA_VISIBLE_DEVICES= to train on CPUs",
+        )
+    if where.all == 1 and not cuda and choice in ("auto", "shm"):
         from paceline.comm.thread import ThreadComm, ThreadGroup
 
         return ThreadComm(0, ThreadGroup(1), deadline)
+    if where.turn and where.servers:
+        raise WrongCommand("a second join()", why="the servers have left with the first", remedy="join once")
     store = _store(where, deadline)
     hosts = _hosts(where, store, deadline)
     nodes = tuple(hosts.index(host) for host in hosts)
@@ -127,7 +137,7 @@ def _store(where: Position, deadline: float) -> Store:
     if where.all == 1:
         return MemoryStore()
     if where.folder is not None:
-        return FolderStore(where.folder)
+        return FolderStore(where.folder, where.turn)
     return TorchStore(_torch_store(where, deadline))
 
 
@@ -136,11 +146,11 @@ def _torch_store(where: Position, deadline: float) -> Any:
     import torch.distributed as dist
 
     if where.folder is not None:
-        return dist.FileStore(str(where.folder / "torch"), where.all)
+        return dist.FileStore(str(where.folder / f"torch-{where.turn}"), where.all)
     if where.all == 1:
         return dist.HashStore()
     if dist.is_initialized():
-        return dist.PrefixStore("paceline", dist.distributed_c10d._get_default_store())
+        return dist.PrefixStore(f"paceline-{where.turn}", dist.distributed_c10d._get_default_store())
     if "MASTER_ADDR" not in os.environ:
         raise WrongCommand(
             f"WORLD_SIZE={where.size} without MASTER_ADDR",
@@ -148,7 +158,7 @@ def _torch_store(where: Position, deadline: float) -> Any:
             remedy="paceline run -np N -- python SCRIPT, or torchrun",
         )
     store, _, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=deadline)))
-    return dist.PrefixStore("paceline", store)
+    return dist.PrefixStore(f"paceline-{where.turn}", store)
 
 
 class TorchStore:

@@ -75,6 +75,12 @@ class Ground:
         self._results.append((result.data_ptr(), result.data_ptr() + result.nbytes))
         return result
 
+    def release(self, vector: Tensor) -> None:
+        """Forget a vector that was allocated here: its memory goes with the last tensor that lies in it."""
+        start = vector.data_ptr()
+        self._registered = [known for known in self._registered if known[0] != start]
+        self._results = [known for known in self._results if known[0] != start]
+
     def peers_of(self, src: Tensor) -> Sequence[Tensor] | None:
         """Every rank's view of the range that `src` covers, if it lies in registered memory."""
         for start, stop, sources in self._registered:
@@ -102,6 +108,7 @@ class Ground:
 
     def clear(self) -> None:
         self._registered.clear()
+        self._results.clear()
         self.windows.clear()
         self._places.clear()
 

@@ -50,6 +50,9 @@ class Lockstep:
     def allocate_result(self, numel: int, dtype: torch.dtype, givers: int | None = None) -> Tensor:
         return self._ground.allocate_result(numel, dtype)
 
+    def release(self, vector: Tensor) -> None:
+        self._ground.release(vector)
+
     def all_sum(self, src: Tensor, dst: Tensor, key: object = "") -> QueueWork:
         """dst = the sum of every rank's src; src is never written."""
         peers = self._peers(src) if self._ground.is_result(dst) else None
@@ -289,7 +292,7 @@ class Lockstep:
 
     def close(self, failure: str = "") -> None:
         if self.service is not None:
-            self.service.close(failure)
+            self.service.close(failure, self.barrier)
         self._ground.counters.leave(failure or "left")
         self._ground.clear()
 

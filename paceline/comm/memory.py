@@ -6,10 +6,13 @@ room is checked first. Peers open /proc/PID/fd/NUMBER, so there is no name to cl
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import mmap
 import os
+import weakref
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +20,12 @@ from torch import Tensor
 from paceline.errors import NoRoom
 
 FOLDER = Path("/dev/shm")
+
+_libc: Any = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_long)
+_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_FAILED = ctypes.c_void_p(-1).value
 
 
 def create(nbytes: int, folder: Path | None = None) -> int:
@@ -60,8 +69,20 @@ def check_room(nbytes: int, folder: Path) -> None:
 
 
 def attach(number: int, nbytes: int) -> Tensor:
-    """A segment as a byte vector."""
-    view = mmap.mmap(number, nbytes, flags=mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0))
+    """A segment as a byte vector, which ends with the last tensor that lies in it.
+
+    mmap.mmap would keep a descriptor for each, and a process has about a thousand.
+    """
+    if os.fstat(number).st_size < nbytes:
+        raise ValueError(f"a segment of {os.fstat(number).st_size} bytes is too short for {nbytes}")
+    access, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
+    address = _libc.mmap(None, nbytes, access, flags, number, 0)
+    if address == _FAILED:
+        problem = ctypes.get_errno()
+        raise OSError(problem, os.strerror(problem), f"{nbytes} bytes of shared memory")
+    view = (ctypes.c_ubyte * nbytes).from_address(address)
+    # Not when the interpreter ends: others may still look at the counters that lie there.
+    weakref.finalize(view, _libc.munmap, address, nbytes).atexit = False
     return torch.frombuffer(view, dtype=torch.uint8)
 
 

@@ -164,14 +164,21 @@ class WindowService:
 
     def close(self, failure: str) -> None:
         """Stay until nobody can ask any more; after a failure tell everybody by hanging up."""
+        if not failure and not self.failure:
+            for rank in self._peers():
+                self.ask(f"goodbye to rank {rank}", BYE, 0, rank)
+            self.settle()
+            self._stay()
         if failure or self.failure:
             self._hang_up()
-            return
-        for rank in self._peers():
-            self.ask(f"goodbye to rank {rank}", BYE, 0, rank)
-        self.settle()
-        for thread in self._threads:
-            thread.join(self.comm.deadline)
+        if not failure:
+            self.check()
+
+    def _stay(self) -> None:
+        """Until every other rank has said goodbye, however long it trains; a thread whose rank is lost says so."""
+        while not self.failure and any(thread.is_alive() for thread in self._threads):
+            for thread in self._threads:
+                thread.join(LOOK)
 
     def _peers(self) -> list[int]:
         return [rank for rank in range(self.comm.size) if rank != self.comm.rank]

@@ -31,14 +31,14 @@ DTYPES = (
 )
 NUMBERS = 8  # of an order: as many as the longest has
 IN_FLIGHT = 16  # orders that need not have been heard yet
-PATIENCE = 7 * 86400.0  # seconds that a server waits for workers that evaluate, compile or save
+PATIENCE = 7 * 86400.0  # seconds: servers wait for workers that evaluate or save, workers at the end for the last
 LONGEST_TEXT = 1 << 24  # bytes; a server takes no more than this for a text
 
 
 class Order(NamedTuple):
     """A word and its numbers. What the numbers mean depends on the word:
 
-    allocate, allocate_result   numel, dtype
+    allocate, allocate_result   numel, dtype, numbers of vectors before it that are gone
     lane                        lane, whether workers hold pieces too
     sum, begin, update          lane, chunk, numel, dtype, source, start in it, result, start in it
     text                        bytes
@@ -56,6 +56,7 @@ class Service:
         self.rank, self.size = comm.rank, comm.size - servers
         self.shares_results = comm.shares_results
         self._given: dict[str, list[Tensor]] = {"allocate": [], "allocate_result": []}
+        self._gone: dict[str, list[int]] = {"allocate": [], "allocate_result": []}  # servers have not heard of it
         self._told: deque[Work] = deque()
         self._lanes = 0
         self._crew: Service | None = None
@@ -86,10 +87,21 @@ class Service:
         return self._allocate("allocate_result", numel, dtype)
 
     def _allocate(self, word: str, numel: int, dtype: torch.dtype) -> Tensor:
-        self.tell(word, numel, DTYPES.index(dtype))
+        room = NUMBERS - 2
+        gone, self._gone[word] = self._gone[word][:room], self._gone[word][room:]
+        self.tell(word, numel, DTYPES.index(dtype), *gone)
         vector: Tensor = getattr(self.comm, word)(numel, dtype, self.size)
         self._given[word].append(vector)
         return vector
+
+    def release(self, vector: Tensor) -> None:
+        """Forget a vector; servers hear of it with the next one, which all workers allocate together."""
+        for word, given in self._given.items():
+            for number, known in enumerate(given):
+                if known is vector:
+                    given[number] = vector.new_empty(0)  # others keep their numbers
+                    self._gone[word].append(number)
+        self.comm.release(vector)
 
     def open_lane(self, colocated: bool) -> int:
         number, self._lanes = self._lanes, self._lanes + 1
@@ -159,11 +171,16 @@ class Service:
     def progress(self) -> None:
         self.comm.progress()
 
-    def close(self, failure: str = "") -> None:
-        """Let the servers go; after a failure they see for themselves."""
+    def close(self, failure: str = "", meet: Callable[[float], None] | None = None) -> None:
+        """Let the servers go; after a failure they see for themselves.
+
+        Workers that need not keep step come here at any time, so they meet first, however long that takes.
+        """
         if self._crew is not None:
             self._crew.close(failure)
         if not failure:
+            if meet is not None:
+                meet(PATIENCE)
             self.tell("end")
             self._settle()
         self.comm.close(failure)
@@ -198,8 +215,13 @@ class Attendant:
         return Order(WORDS[word], tuple(numbers))
 
     def allocate(self, order: Order) -> None:
-        numel, dtype = order.numbers[:2]
-        self._given[order.word].append(getattr(self.comm, order.word)(numel, DTYPES[dtype], self.givers))
+        numel, dtype, *gone = order.numbers
+        given = self._given[order.word]
+        for number in gone:
+            if number >= 0:
+                self.comm.release(given[number])
+                given[number] = given[number].new_empty(0)
+        given.append(getattr(self.comm, order.word)(numel, DTYPES[dtype], self.givers))
 
     def text(self, order: Order) -> Any:
         """The text that follows; a length that makes no sense is refused before memory is taken."""

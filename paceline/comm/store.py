@@ -22,19 +22,22 @@ class Store(Protocol):
 
 
 class FolderStore:
-    """One file per name, moved into place so that a reader sees all of it or nothing."""
+    """One file per turn and name, moved into place so that a reader sees all of it or nothing."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, turn: int = 0) -> None:
+        self._folder, self._turn = folder, turn
+
+    def _place(self, name: str) -> Path:
+        return self._folder / f"{self._turn}.{name.replace('/', '.')}"
 
     def set(self, name: str, text: str) -> None:
-        place = self._folder / name.replace("/", ".")
+        place = self._place(name)
         fresh = place.with_name(f".{place.name}.{os.getpid()}")
         fresh.write_text(text)
         fresh.replace(place)
 
     def get(self, name: str, seconds: float) -> str:
-        place = self._folder / name.replace("/", ".")
+        place = self._place(name)
         limit, pause = time.monotonic() + seconds, 0.0005
         while not place.exists():
             if time.monotonic() > limit:

@@ -27,6 +27,7 @@ from paceline.errors import WrongCommand
 from paceline.types import Mixing, Piece, spread
 
 _WIDER = {torch.int16: torch.int32, torch.uint16: torch.int32, torch.uint32: torch.int64, torch.bool: torch.int32}
+Message = tuple[Tensor, int]  # and the rank that it goes to or comes from
 
 
 class TorchDist:
@@ -63,6 +64,9 @@ class TorchDist:
     def allocate_result(self, numel: int, dtype: torch.dtype, givers: int | None = None) -> Tensor:
         return torch.zeros(numel, dtype=dtype, device=self._device())
 
+    def release(self, vector: Tensor) -> None:
+        """Nobody else knows of it."""
+
     def _device(self) -> torch.device:
         return torch.device("cpu")
 
@@ -95,9 +99,7 @@ class TorchDist:
         ranges = [flat[bounds[peer] : bounds[peer + 1]] for peer in range(self.size)]
         mine, others = ranges[self.rank], [peer for peer in range(self.size) if peer != self.rank]
         heard = [mine if peer == self.rank else torch.empty_like(mine) for peer in range(self.size)]
-        self._tags += 1
-        works = [dist.irecv(heard[peer], self.members[peer], self._group, self._tags) for peer in others]
-        works += [dist.isend(ranges[peer], self.members[peer], self._group, self._tags) for peer in others]
+        works = self._post([(heard[peer], peer) for peer in others], [(ranges[peer], peer) for peer in others])
 
         def add() -> None:
             sum_into(dst.view(-1), heard)
@@ -167,12 +169,9 @@ class TorchDist:
         return work if dense is tensor else work.then(lambda: tensor.copy_(dense))
 
     def mix(self, src: Tensor, dst: Tensor, mixing: Mixing, key: object = "") -> TorchWork:
-        """Receives are posted before sends; otherwise gloo's steps have two modes."""
         flat, dense = dst.view(-1), src.reshape(-1).contiguous()
         heard = [(torch.empty_like(dense), peer, weight) for peer, weight in mixing.sources]
-        self._tags += 1
-        works = [dist.irecv(part, self.members[peer], self._group, self._tags) for part, peer, _ in heard]
-        works += [dist.isend(dense, self.members[peer], self._group, self._tags) for peer in mixing.targets]
+        works = self._post([(part, peer) for part, peer, _ in heard], [(dense, peer) for peer in mixing.targets])
 
         def combine() -> None:
             mix_into(flat, dense, mixing.keep, [(part, weight) for part, _, weight in heard])
@@ -184,12 +183,22 @@ class TorchDist:
             return TorchWork(self, None, "")
         return self._start("mix", key, Together(works), combine)
 
+    def _post(self, receives: Sequence[Message], sends: Sequence[Message]) -> list[Any]:
+        """Start messages. Receives are posted before sends; otherwise gloo's steps have two modes."""
+        self._tags += 1
+        works = [dist.irecv(part, self.members[peer], self._group, self._tags) for part, peer in receives]
+        return works + [dist.isend(part, self.members[peer], self._group, self._tags) for part, peer in sends]
+
     def window(
         self, numel: int, dtype: torch.dtype, sources: Sequence[Sequence[int]], shows: bool = True
     ) -> ServedBuffers:
         """Memory that sources[r] may write on rank r, through a thread of that rank. Collective."""
         if self.backend != "gloo":
-            raise WrongCommand(f"a window over {self.backend}", why="it has no one-sided calls", remedy="--comm gloo")
+            raise WrongCommand(
+                f"a window over {self.backend}",
+                why="it has no one-sided calls",
+                remedy="CUDA_VISIBLE_DEVICES= to train on CPUs",
+            )
         if self.size != dist.get_world_size():
             raise WrongCommand(
                 "a window of some ranks", why="it belongs to all of them", remedy="a run without servers"
@@ -239,6 +248,12 @@ class TorchDist:
     def barrier(self, deadline: float | None = None) -> None:
         self._start("barrier", "", dist.barrier(group=self._group, async_op=True)).wait(deadline)
 
+    def _meet(self, seconds: float) -> None:
+        """A barrier of messages: gloo ends a collective at the limit of its group, and a message only at its own."""
+        others = [peer for peer in range(self.size) if peer != self.rank]
+        works = self._post([(torch.zeros(1), peer) for peer in others], [(torch.zeros(1), peer) for peer in others])
+        self._start("barrier", "", Together(works)).wait(seconds)
+
     def _start(self, verb: str, key: object, work: Any, after: Callable[[], Any] | None = None) -> TorchWork:
         return TorchWork(self, work, f"{verb} of {key}" if str(key) else verb, after)
 
@@ -262,7 +277,7 @@ class TorchDist:
         if self._windows is not None:
             self._windows.close(failure)
         if self.service is not None:
-            self.service.close(failure)
+            self.service.close(failure, self._meet)
         if self._owns and dist.is_initialized() and not failure:
             dist.destroy_process_group()
             # Its threads end with the last reference. If that were ours, they would meet an interpreter that is
@@ -294,6 +309,44 @@ class NcclComm(TorchDist):
             return start(src, dst, key)
         there = torch.empty_like(dst, device=device)
         return start(src.to(device), there, key).then(lambda: dst.copy_(there))
+
+    def _post(self, receives: Sequence[Message], sends: Sequence[Message]) -> list[Any]:
+        """As one batch: NCCL begins a lone message of a pair after the one before, so two that both listen wait."""
+        ops = [dist.P2POp(dist.irecv, part, self.members[peer], self._group) for part, peer in receives if part.numel()]
+        ops += [dist.P2POp(dist.isend, part, self.members[peer], self._group) for part, peer in sends if part.numel()]
+        return dist.batch_isend_irecv(ops) if ops else []
+
+    def sum_by(
+        self,
+        src: Tensor,
+        dst: Tensor,
+        pieces: Sequence[Piece],
+        givers: int,
+        key: object = "",
+        combine: Combine = add_up,
+    ) -> TorchWork:
+        """All that goes to owners is one batch, all that comes back another; the stream keeps their order."""
+        flat, out, others = src.reshape(-1), dst.view(-1), [peer for peer in range(givers) if peer != self.rank]
+        theirs = [piece for piece in pieces if piece.owner != self.rank and self.rank < givers]
+        mine = [piece for piece in pieces if piece.owner == self.rank]
+        heard = [
+            [flat[start:stop] if peer == self.rank else flat.new_empty(stop - start) for peer in range(givers)]
+            for _, start, stop in mine
+        ]
+        asked = [(parts[peer], peer) for parts in heard for peer in others]
+        pushed = self._post(asked, [(flat[start:stop], owner) for owner, start, stop in theirs])
+        self._start("sum_by", key, Together(pushed)).wait()  # the host goes on
+        for parts, (_, start, stop) in zip(heard, mine, strict=True):
+            combine(out[start:stop], parts, start)
+        told = [(out[start:stop], owner) for owner, start, stop in theirs]
+        for part, peer in (*asked, *told):
+            self._received[self.members[peer]] += part.nbytes
+        pulled = self._post(told, [(out[start:stop], peer) for _, start, stop in mine for peer in others])
+        return self._start("sum_by", key, Together(pulled))
+
+    def _meet(self, seconds: float) -> None:
+        """NCCL has one limit for all that a group does."""
+        self.barrier()
 
     def _device(self) -> torch.device:
         return torch.device("cuda", torch.cuda.current_device())

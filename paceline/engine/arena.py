@@ -10,6 +10,7 @@ a flag per gradient (see Layout), or the mass of push_sum; a lane of parameters 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +18,37 @@ from torch import Tensor
 from paceline.protocols import Codec, Compressor
 from paceline.transport import Comm
 from paceline.types import Layout, Slot
+
+
+class Lease:
+    """A comm whose memory can be given back: all that was allocated through it, at once."""
+
+    def __init__(self, comm: Any) -> None:
+        self._comm = comm
+        self._taken: list[Tensor] = []
+
+    def allocate(self, *what: Any) -> Tensor:
+        return self._take(self._comm.allocate(*what))
+
+    def allocate_result(self, *what: Any) -> Tensor:
+        return self._take(self._comm.allocate_result(*what))
+
+    def _take(self, vector: Tensor) -> Tensor:
+        self._taken.append(vector)
+        return vector
+
+    def release(self, vector: Tensor) -> None:
+        self._taken = [kept for kept in self._taken if kept is not vector]
+        self._comm.release(vector)
+
+    def give_back(self) -> None:
+        for vector in self._taken:
+            self._comm.release(vector)
+        self._taken = []
+
+    def __getattr__(self, name: str) -> Any:
+        """In all else it is the comm."""
+        return getattr(self._comm, name)
 
 
 class Arena:
@@ -34,6 +66,7 @@ class Arena:
     ) -> None:
         self._comm, self._compressor, self._tail, self._shares = comm, compressor, tail, shared
         self.dtype = likes[0].dtype
+        self._payloads: Any = Lease(comm)  # of the codec
         numel = sum(like.numel() for like in likes) + tail
         self._lay_out(names, likes)
         # With a codec it is the payload that others read, and every rank writes the whole result.
@@ -47,7 +80,8 @@ class Arena:
         self._names, self._likes = list(names), list(likes)
         slots = tuple(Slot(name, like.numel(), sides_of(like)) for name, like in zip(names, likes, strict=True))
         self.layout = Layout(slots, self.dtype.itemsize, tail=self._tail)
-        self.codec: Codec | None = self._compressor.bind(self.layout, self._comm, self.dtype, self._shares)
+        self._payloads.give_back()
+        self.codec: Codec | None = self._compressor.bind(self.layout, self._payloads, self.dtype, self._shares)
 
     def _make_views(self) -> None:
         self.source_views = self.views(self.source)
@@ -62,6 +96,14 @@ class Arena:
         if self.codec is not None and kept is not None:
             self.codec.restore(kept)
         self._make_views()
+
+    def close(self) -> None:
+        """Nothing leaves or comes back any more; memory goes with the last gradient that somebody holds."""
+        self._payloads.give_back()
+        self._comm.release(self.source)
+        self._comm.release(self.result)
+        self.source = self.result = self.tail = self.source.new_zeros(0)
+        self.source_views = self.result_views = []
 
     def views(self, vector: Tensor) -> list[Tensor]:
         """A vector of this layout as tensors of the original shapes and memory formats."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from paceline.bench import network
 from paceline.bench.profile import StepProfile
-from paceline.engine.arena import Arena
+from paceline.engine.arena import Arena, Lease
 from paceline.engine.device import Device
 from paceline.engine.dispatch import Dispatcher
 from paceline.engine.plan import UNKNOWN, plan_step, plan_whole, tail_of
@@ -49,7 +49,8 @@ class Engine:
         self.comm, self.device, self.schedule, self._clock = comm, device, schedule, clock
         self._exchange, self._compressor = exchange, compressor
         self._remembers = bool(getattr(compressor, "remembers", False))
-        self._channel: Channel = exchange.join(comm, view, lane)
+        self._memory: Any = Lease(comm)
+        self._channel: Channel = exchange.join(self._memory, view, lane)
         self.order: list[int] = []  # position of slot k among `likes`
         self.arenas: list[Arena] = []
         for dtype in dict.fromkeys(like.dtype for like in likes):
@@ -259,6 +260,13 @@ class Engine:
         agreed = torch.tensor([found.latency, found.bandwidth], dtype=torch.float64)
         self.comm.broadcast(agreed, 0, "the link").wait()
         return Link(*agreed.tolist())
+
+    def release(self) -> None:
+        """Give memory back that other ranks can see; nothing leaves any more."""
+        for arena in self.arenas:
+            arena.close()
+        self._memory.give_back()
+        self._sources = []
 
     def state(self) -> dict[str, Any]:
         """Residuals and momentum of codecs are this rank's own: every rank saves its state."""

@@ -16,6 +16,20 @@ from torch.utils._pytree import tree_leaves
 Arrive = Callable[[Sequence[int]], None]
 
 
+def for_one(module: nn.Module, act: Callable[..., Any]) -> Callable[..., None]:
+    """A hook that acts for a module and for who shares its parameters, but not for a copy of it.
+
+    Copying a model copies its hooks: a bound method with all that it leads to, a function as it is.
+    """
+    own = module._parameters
+
+    def hook(called: nn.Module, *rest: Any) -> None:
+        if called is module or called._parameters is own:
+            act(called, *rest)
+
+    return hook
+
+
 class Gates:
     """`arrive(positions)` is called before a module runs, with the positions of the parameters that it uses."""
 
@@ -34,11 +48,8 @@ class Gates:
         fresh = [k for k in positions if k >= 0 and k not in (known or ())]
         if known is None and fresh:
             known = self._uses.setdefault(module, [])
-            uses, arrive = known, self._arrive  # a closure, so that a copied model does not copy what trains it
-
-            def stop(module: nn.Module, arguments: Any) -> None:
-                arrive(uses)
-
+            uses, arrive = known, self._arrive
+            stop = for_one(module, lambda *_: arrive(uses))
             self._hooks.append(module.register_forward_pre_hook(stop, prepend=True))
         if known is not None:
             known += fresh
@@ -69,8 +80,8 @@ class Lesson(TorchFunctionMode):
             hook
             for module in model.modules()
             for hook in (
-                module.register_forward_pre_hook(self._enter, prepend=True),
-                module.register_forward_hook(self._leave, always_call=True),
+                module.register_forward_pre_hook(for_one(module, self._enter), prepend=True),
+                module.register_forward_hook(for_one(module, self._leave), always_call=True),
             )
         ]
 

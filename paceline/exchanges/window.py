@@ -95,7 +95,12 @@ class WindowChannel:
 
     def state(self) -> Mapping[str, Any]:
         """What has arrived and was not read. To keep all mass, save on all ranks, with a barrier before."""
-        return {"arrived": {index: _contents(window) for index, window in self._windows.items()}}
+        unread = {index: dict(found) for index, found in self._restored.items()}
+        for index, window in self._windows.items():
+            parked = unread.setdefault(index, {})
+            for source, tensor in _contents(window).items():
+                parked[source] = tensor + parked[source].to(tensor) if self._mass and source in parked else tensor
+        return {"arrived": unread}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """On all ranks: what is on the way belongs to steps that are forgotten."""

@@ -16,6 +16,7 @@ import re
 import shlex
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from paceline._version import VERSION
@@ -25,6 +26,7 @@ from paceline.bench.turns import in_turns
 from paceline.compose import OWN
 from paceline.contenders import Contender, contenders_of, same_result
 from paceline.errors import Refused, WrongCommand
+from paceline.grammar import parse
 from paceline.jobs.measure import STEPS, check, in_periods, machine, period_of
 from paceline.jobs.suite import Suite
 from paceline.run import Run
@@ -126,7 +128,7 @@ class RacePlan:
     def digest(self) -> str:
         """The same for the same race of the same code on the same machine and torch; what a restart looks for."""
         told = [[cell.name, cell.label, cell.run.model_dump(mode="json")] for cell in self.cells]
-        code = next((_content(word) for word in self.script if word.endswith(".py")), "")
+        code = [_content(path) for path in _inputs(self.script, [cell.run for cell in self.cells])]
         text = json.dumps([told, self.script, self.suite.minutes, VERSION, code, _stack()], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -144,12 +146,24 @@ def _stack() -> list[object]:
     return [machine().gpus, *(found[name] for name in ("processor", "cores", "packages"))]
 
 
-def _content(script: str) -> str:
-    """A script that was edited is another contender."""
+def _inputs(script: Sequence[str], runs: Sequence[Run]) -> list[str]:
+    """The files that words name: a script or module, a network of the user's own, a profile, a replay."""
+    files = [word for word in script if word.endswith(".py")][:1]
+    modules = [module for flag, module in pairwise(script) if flag == "-m"][:1]
+    for run in runs:
+        network, compute = parse(run.model).word, parse(run.compute)
+        modules += [network.partition(":")[0]] if ":" in network else []
+        files += [str(file) for file in (run.profile, *compute.args) if file]
+    paths = [module.replace(".", "/") for module in modules]
+    return list(dict.fromkeys([*files, *(f"{path}{end}" for path in paths for end in (".py", "/__main__.py"))]))
+
+
+def _content(path: str) -> str:
+    """A file that was edited makes another contender; one that is elsewhere counts by its name."""
     try:
-        return hashlib.sha256(Path(script).read_bytes()).hexdigest()
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
     except (OSError, ValueError):
-        return ""
+        return path
 
 
 def plan(suite: Suite, *, script: Sequence[str] = ()) -> RacePlan:

@@ -10,11 +10,13 @@ from typing import Any
 from paceline.record import write
 
 
-def write_events(record: Path, events: Sequence[Sequence[Any]]) -> str | None:
-    """Write the events of all ranks; the file's name, or None if there are none."""
+def events_of(record: Path) -> Path:
+    """The file of the events of a record."""
+    return record.with_suffix(".events.jsonl")
+
+
+def write_events(record: Path, events: Sequence[Sequence[Any]]) -> None:
+    """Write the events of all ranks, if there are any."""
     lines = [json.dumps([rank, *event]) for rank, of_rank in enumerate(events) for event in of_rank]
-    if not lines:
-        return None
-    path = record.with_suffix(".events.jsonl")
-    write(path, "\n".join(lines) + "\n")
-    return path.name
+    if lines:
+        write(events_of(record), "\n".join(lines) + "\n")

@@ -11,11 +11,11 @@ from typing import Any
 from paceline.bench.environment import capture
 from paceline.bench.redact import redact, redacted, secrets_of
 from paceline.bench.stats import Interval, quotient
-from paceline.errors import PacelineError, WrongCommand
+from paceline.errors import NoRoom, PacelineError, WrongCommand
 from paceline.experiment import Experiment, told
-from paceline.jobs.events import write_events
+from paceline.jobs.events import events_of, write_events
 from paceline.jobs.measure import OnLine, failed_record, measure
-from paceline.record import Record, write
+from paceline.record import Record, is_special, write
 from paceline.report.standing import setting
 from paceline.run import CHOSEN, Run
 
@@ -52,14 +52,20 @@ def keep(
     path = runs / f"{record.id}.json"
     record = save(record, events, path)
     if json is not None:
-        save(record, events, json)
+        save(record, [] if is_special(json) else events, json)
     return record, path
 
 
 def save(record: Record, events: list[list[Any]], path: Path) -> Record:
     """Write a record with its events; the record as it was written, without secrets."""
-    record = record.model_copy(update={"events": write_events(path, events)}).without_secrets()
+    record = record.model_copy(update={"events": events_of(path).name if any(events) else None}).without_secrets()
     write(path, record.to_json())
+    try:
+        write_events(path, events)
+    except NoRoom as problem:
+        lost = [*record.notes, f"without events: {problem}"]
+        record = record.model_copy(update={"events": None, "notes": lost})
+        write(path, record.to_json())
     return record
 
 

@@ -36,7 +36,9 @@ UPDATES = "step"  # the unit of a script whose samples nobody counts
 
 
 def machine() -> Machine:
-    """What this host offers, without torch."""
+    """What this host offers, without torch. GPUs that CUDA_VISIBLE_DEVICES hides are none."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+        return Machine()
     return Machine(gpus=len(list(Path("/dev").glob("nvidia[0-9]*"))))
 
 

@@ -126,12 +126,18 @@ class RaceFolder:
     @contextmanager
     def alone(self) -> Iterator[None]:
         """One process at a time; the kernel lets go of the lock when that process ends, however it ends."""
-        with (self.path / "race.plan").open() as file:
+        with (self.path / "race.plan").open("r+") as file:  # to write: a lock over NFS needs that
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except BlockingIOError:
                 raise WrongCommand(
                     f"the race in {self.path} is under way", why="another process runs it", remedy="wait for its end"
+                ) from None
+            except OSError as problem:
+                raise WrongCommand(
+                    f"{self.path} cannot be locked",
+                    why=problem.strerror or str(problem),
+                    remedy="--runs FOLDER elsewhere",
                 ) from None
             yield
 

@@ -168,7 +168,7 @@ def _seen(folder: Path, rank: int, argv: Sequence[str]) -> dict[str, Any]:
     except OSError:
         raise WrongCommand(
             f"{shlex.join(argv)} measured nothing",
-            why=f"rank {rank} has not called pace.step()",
+            why=f"rank {rank} left no times: it has not called pace.step(), or ended without an orderly exit",
             remedy="pace = paceline.wrap(model, optimizer), and pace.step() in the loop",
         ) from None
 

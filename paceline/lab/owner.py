@@ -15,9 +15,14 @@ from pathlib import Path
 _PREFIX = "paceline"
 
 
+def owned_prefix() -> str:
+    """How names begin that belong to this process."""
+    return f"{_PREFIX}-{_namespace()}-{os.getpid()}-{_began(os.getpid())}-"
+
+
 def owned_name() -> str:
     """A fresh name that belongs to this process."""
-    return f"{_PREFIX}-{_namespace()}-{os.getpid()}-{_began(os.getpid())}-{secrets.token_hex(3)}"
+    return f"{owned_prefix()}{secrets.token_hex(3)}"
 
 
 def is_abandoned(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""SIGINT, SIGTERM and calls of stop() as something that a poll loop can see."""
+"""SIGINT, SIGTERM, SIGHUP and calls of stop() as something that a poll loop can see, or as an exception."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from paceline.errors import Stopped
+
 CALLED = 0  # rung by stop(), not by a signal
+ENDING = (signal.SIGTERM, signal.SIGHUP)  # what would end a process without a word
 
 
 class Bell:
@@ -29,7 +32,7 @@ class Bell:
         """Signals ring while this lasts. What the shell told us to ignore (nohup, &) stays ignored."""
         before = {}
         if threading.current_thread() is threading.main_thread():
-            before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+            before = {number: signal.getsignal(number) for number in (signal.SIGINT, *ENDING)}
         ours = {number: old for number, old in before.items() if old not in (signal.SIG_IGN, None)}
         try:
             for number in ours:
@@ -63,3 +66,25 @@ class Bell:
         self.rung.append(number)
         if self.fd >= 0:
             os.eventfd_write(self.fd, 1)
+
+
+@contextmanager
+def ended_in_order() -> Iterator[None]:
+    """Inside, the first SIGTERM or SIGHUP raises, as Ctrl-C does, so that what was begun is taken down."""
+    seen: list[int] = []
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        if not seen:
+            seen.append(number)
+            raise Stopped(number)
+
+    ours = []
+    if threading.current_thread() is threading.main_thread():
+        ours = [number for number in ENDING if signal.getsignal(number) == signal.SIG_DFL]
+    try:
+        for number in ours:
+            signal.signal(number, stop)
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)

@@ -62,8 +62,8 @@ class LocalJob:
     def wait(self) -> None:
         """Return when all workers have exited with 0.
 
-        Otherwise stop all others and raise: WorkerFailed for the first that failed, Stopped for SIGINT and
-        SIGTERM (seen only if this is the main thread).
+        Otherwise stop all others and raise: WorkerFailed for the first that failed, Stopped for SIGINT, SIGTERM
+        and SIGHUP (seen only if this is the main thread).
         """
         with self._held():
             if self._open:

@@ -150,7 +150,7 @@ class CrossingDuty(GradDuty):
         waited = perf_counter()
         for slot in due:
             del self._pending[slot]
-        self._update([slot for slot in due if self.engine.holds(slot, self._count(slot))])
+        self._update([slot for slot in due if self._moves(slot, self._count(slot))])
         if not self._pending:
             self.engine.finish()
         self._spent.waited += waited - began

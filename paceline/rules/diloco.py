@@ -78,8 +78,11 @@ class DilocoDuty(LocalDuty):
         self.steps += 1
         if not self._lane.sent:
             return
-        for anchor, mean in zip(self._anchor, self._lane.take(), strict=True):
-            anchor.grad = anchor.detach() - mean
+        with self._torch.no_grad():
+            for parameter, anchor, mean in zip(self.parameters, self._anchor, self._lane.take(), strict=True):
+                anchor.grad = anchor - mean if parameter.requires_grad else None
+                if anchor.grad is None:  # a frozen layer makes no outer step, ranks agree on it all the same
+                    anchor.copy_(mean)
         self._outer.step()
         self.adopt([anchor.detach() for anchor in self._anchor])
 

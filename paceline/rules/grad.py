@@ -230,7 +230,11 @@ class GradDuty:
         views = self._views(scale, private)
         counts = [count for arena in self.engine.arenas for count in arena.counts()]
         for slot, (parameter, view, count) in enumerate(zip(self._parameters, views, counts, strict=True)):
-            parameter.grad = view if self.engine.holds(slot, count) else None
+            parameter.grad = view if self._moves(slot, count) else None
+
+    def _moves(self, slot: int, count: float) -> bool:
+        """Whether a slot is updated: `count` ranks had a gradient, or it is owed some and was not frozen since."""
+        return count > 0 or (self._parameters[slot].requires_grad and self.engine.holds(slot, count))
 
     def _views(self, scale: float, private: bool) -> list[Tensor]:
         arenas = self.engine.arenas

@@ -64,7 +64,7 @@ class GradientTrackingDuty(LocalDuty):
             self.q = [gradient.clone() for gradient in fresh]
         self._last = fresh
         for parameter, tracker in zip(self.parameters, self.q, strict=True):
-            parameter.grad = tracker.clone()
+            parameter.grad = tracker.clone() if parameter.requires_grad else None  # frozen: it only follows
         if self.context.clip_norm is not None:
             self._torch.nn.utils.clip_grad_norm_(self.parameters, self.context.clip_norm)
         self.context.optimizer.step()

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from paceline.errors import BadMember, WrongCommand
+from paceline.errors import BadMember, WorkloadError, WrongCommand
 from paceline.exchanges.placement import Placer, shares
 from paceline.exchanges.ps import service_of
 from paceline.menu import Member
@@ -134,12 +134,30 @@ class ServerDuty:
 
     def _begin(self) -> None:
         """With the first gradient: what a scheduler did after the last step holds for this one."""
+        if self._placed:
+            self._check_untouched()
         self._begun = True
         if self._placed or self.bound == 0 or self._round == 0:
             self._bring()
         else:
             self._bring_in_turn()
         self.engine.begin(self.steps)
+
+    def _check_untouched(self) -> None:
+        """Parameters are what servers gave: of a change since then they would know nothing, and undo it."""
+        equal, close = self._torch.equal, self._torch.allclose
+        for slot, (parameter, given) in enumerate(zip(self._parameters, self._results(), strict=True)):
+            own = parameter.detach()
+            if not equal(own, given) and not close(own, given, rtol=0, atol=0, equal_nan=True):
+                raise WorkloadError(
+                    f"{self.engine.name_of(slot)} was changed after step {self.steps}, with rule server",
+                    why="parameters live on servers, which have not seen the change",
+                    remedy="pace.load_state_dict(pace.state_dict()) after it, on all ranks: that is told to servers, "
+                    "whose optimizers begin anew; or --rule grad",
+                )
+
+    def _results(self) -> list[Tensor]:
+        return [view for arena in self.engine.arenas for view in arena.result_views]
 
     def _bring(self) -> None:
         """Settings if they are new, parameters if servers do not have them."""
@@ -243,9 +261,8 @@ class ServerDuty:
 
     def update(self) -> None:
         """What the servers made of the gradients."""
-        views = [view for arena in self.engine.arenas for view in arena.result_views]
         with self._torch.no_grad():
-            for parameter, view in zip(self._parameters, views, strict=True):
+            for parameter, view in zip(self._parameters, self._results(), strict=True):
                 parameter.copy_(view)
         # A learning-rate scheduler looks here for whether it comes before the first step.
         self.context.optimizer._opt_called = True  # type: ignore[attr-defined]

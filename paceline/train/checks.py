@@ -11,11 +11,6 @@ from paceline.errors import WorkloadError, WrongCommand
 from paceline.train.scaling import LossScale
 
 
-def optimized(optimizer: torch.optim.Optimizer) -> int:
-    """How many parameters an optimizer has."""
-    return sum(len(group["params"]) for group in optimizer.param_groups)
-
-
 def check_known(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """An optimizer may leave parameters of the model out, but not have others, which nobody would exchange."""
     known = {id(parameter) for parameter in model.parameters()}
@@ -26,6 +21,16 @@ def check_known(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
             f"{type(optimizer).__name__} has parameters that {type(model).__name__} has not, of shape {shapes}",
             why="only the model is exchanged, so they would differ among ranks",
             remedy="make them parameters of the model, or wrap a module that holds both",
+        )
+
+
+def check_added(names: Sequence[str]) -> None:
+    """What came after wrap has no place in the exchange."""
+    if names:
+        raise WorkloadError(
+            f"{names[0]} is new in the model since wrap",
+            why=f"{len(names)} such parameters would be updated on each rank with its own gradient",
+            remedy="close() what wrap gave, and wrap again: at the same step on all ranks",
         )
 
 

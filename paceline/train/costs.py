@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from paceline.train.evaluate import in_eval
+
 BACKWARD = 2  # a backward pass costs twice its forward pass
 SIDE = 768  # of the square matrices: large enough for full speed, small enough for a cache
 
@@ -18,14 +20,12 @@ def training_flops(model: Any, loss: Any, batch: Any, samples: int) -> int | Non
     """
     from torch.utils.flop_counter import FlopCounterMode
 
-    counter, training = FlopCounterMode(display=False), model.training
+    counter = FlopCounterMode(display=False)
     try:
-        with torch.random.fork_rng(devices=[]), torch.no_grad(), counter:
-            loss(model.eval(), batch)
+        with torch.random.fork_rng(devices=[]), torch.no_grad(), in_eval(model), counter:
+            loss(model, batch)
     except Exception:  # a user's network may fail in any way off the training path; that must not end its run
         return None
-    finally:
-        model.train(training)
     return (1 + BACKWARD) * int(counter.get_total_flops()) // samples or None
 
 

@@ -80,7 +80,7 @@ def accuracy(training: Training, comm: Comm) -> dict[str, float] | None:
     count, model = len(training.tests), training.workload.model
     rows = torch.zeros(-(-count // BATCH), 2, dtype=torch.float64)
     mean = averaged_parameters(model, comm) if training.pace.replicas_differ else contextlib.nullcontext()
-    with training.pace.averaged(), mean, _evaluating(model):
+    with training.pace.averaged(), mean, in_eval(model), torch.no_grad():
         for k in range(comm.rank, len(rows), comm.size):
             rows[k] = _graded(training, torch.arange(k * BATCH, min(count, (k + 1) * BATCH)))
     table = torch.empty_like(rows)
@@ -100,15 +100,16 @@ def _graded(training: Training, ids: Tensor) -> Tensor:
 
 
 @contextlib.contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Without gradients, dropout and updates of statistics."""
-    before = model.training
+def in_eval(model: nn.Module) -> Iterator[None]:
+    """Inside, without dropout and updates of statistics; afterwards every module is in the mode that it was in."""
+    modes, whole = [(module, module.training) for module in model.modules()], model.training
     model.eval()
     try:
-        with torch.no_grad():
-            yield
+        yield
     finally:
-        model.train(before)
+        model.train(whole)  # for modules that do more than that then; it also wakes those that were to stay in eval()
+        for module, training in modes:
+            module.training = training
 
 
 def replicas(model: nn.Module, comm: Comm) -> dict[str, Any]:

@@ -19,12 +19,12 @@ from paceline.compressors.codec import check_model
 from paceline.engine.crossing import CrossingEngine
 from paceline.engine.device import CpuDevice, Device
 from paceline.engine.engine import Engine
-from paceline.engine.gates import Gates
+from paceline.engine.gates import Gates, for_one
 from paceline.errors import WorkloadError, WrongCommand
 from paceline.protocols import Exchange
 from paceline.rules.context import Context
 from paceline.rules.crossing import CrossingDuty
-from paceline.train.checks import check_closure, check_known, check_thawed, optimized
+from paceline.train.checks import check_added, check_closure, check_known, check_thawed
 from paceline.train.evaluate import averaged_statistics
 from paceline.train.planning import Planning
 from paceline.train.scaling import LossScale
@@ -82,7 +82,7 @@ class Pace:
         self._defers, self.closed = False, False
         self._device, self._named = device or CpuDevice(), trainable(model)
         self._frozen = [(name, p) for name, p in model.named_parameters() if not p.requires_grad]
-        self._count = optimized(optimizer)
+        self._known = {id(p) for _, p in [*self._named, *self._frozen]}
         check_known(model, optimizer)
         check_model(axes.compressor, [Slot(name, p.numel(), tuple(p.shape)) for name, p in self._named])
         start_equal(model, comm)
@@ -131,9 +131,10 @@ class Pace:
 
     def _open_gates(self, arrive: Callable[[Sequence[int]], None]) -> Gates:
         """Forward waits for its parameters from now on, and so does whoever saves or loads them."""
+        settle = for_one(self.model, lambda *_: self.duty.finish())
         self._hooks += [
-            self.model.register_state_dict_pre_hook(lambda *_: self.duty.finish()),
-            self.model.register_load_state_dict_pre_hook(lambda *_: self.duty.finish()),
+            self.model.register_state_dict_pre_hook(settle),
+            self.model.register_load_state_dict_pre_hook(settle),
             self.optimizer.register_state_dict_pre_hook(lambda *_: self.duty.finish()),
             self.optimizer.register_load_state_dict_pre_hook(lambda *_: self.duty.finish()),
         ]
@@ -264,13 +265,11 @@ class Pace:
 
     def _check_exchanged(self) -> None:
         """What the optimizer updates is exchanged: only what was frozen or not there at wrap may have changed that."""
-        if optimized(self.optimizer) != self._count:
+        updated = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
+        if not updated <= self._known:
+            check_added([name for name, p in self.model.named_parameters() if id(p) in updated - self._known])
             check_known(self.model, self.optimizer)
-            self._count = optimized(self.optimizer)
-        thawed = [(name, p) for name, p in self._frozen if p.requires_grad]
-        if thawed:
-            updated = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
-            check_thawed([name for name, p in thawed if id(p) in updated])
+        check_thawed([name for name, p in self._frozen if p.requires_grad and id(p) in updated])
 
     def _step_with(self, closure: Callable[[], Tensor]) -> bool:
         """For optimizers that evaluate the model again (LBFGS): each evaluation is exchanged, its loss averaged."""
@@ -326,6 +325,8 @@ class Pace:
     def close(self) -> None:
         self.closed = True
         self.duty.close()
+        for engine in () if self.under_way else self.engines:
+            engine.release()
         for hook in self._hooks:
             hook.remove()
 

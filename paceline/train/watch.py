@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from paceline.bench.profile import StepProfile, of_slots
 from paceline.engine.engine import Engine
+from paceline.engine.gates import for_one
 from paceline.types import Event
 
 
@@ -37,8 +38,11 @@ class Watch:
 
     def _hook(self, model: nn.Module) -> list[Any]:
         watched = {id(module): module for found in self._owners for module in found}
-        hooks = [model.register_forward_pre_hook(self._begin, prepend=True), model.register_forward_hook(self._end)]
-        return hooks + [module.register_forward_pre_hook(self._enter) for module in watched.values()]
+        hooks = [
+            model.register_forward_pre_hook(for_one(model, self._begin), prepend=True),
+            model.register_forward_hook(for_one(model, self._end)),
+        ]
+        return hooks + [module.register_forward_pre_hook(for_one(module, self._enter)) for module in watched.values()]
 
     def _begin(self, module: nn.Module, arguments: Any) -> None:
         self._began, self._entered = self._clock(), {}

@@ -64,7 +64,14 @@ def test_a_damaged_profile_is_named(tmp_path, change, complaint):
     assert "is not a profile" in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", "7", '{"run": {}}', '{"run": {}, "profile": 3}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "[]", "{}", "7", '{"run": {}}', '{"run": {}, "profile": 3}'),
+        '{"run": {}, "profile": {"schema": 1}, "network": [1]}',
+        "[" * 100_000,
+    ],
+)
 def test_what_is_no_profile_is_refused(tmp_path, text):
     path = tmp_path / "p.json"
     path.write_text(text)

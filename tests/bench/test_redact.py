@@ -45,6 +45,9 @@ SECRET = "wJalrXUtnFEMI/K7MDENG"
         (shlex.join(["t.py", "--password", "it's it", "x"]), "t.py --password *** x"),
         ("['t.py', '--password', 'S2', '--token=S1']", "['t.py', '--password', '***', '--token=***']"),
         ("t.py --password -x9! y", "t.py --password *** y"),
+        ("t.py --pass abc -v", "t.py --pass *** -v"),
+        ("AccountName=x;AccountKey=ab+/cd==;EndpointSuffix=y", "AccountName=x;AccountKey=***;EndpointSuffix=y"),
+        ("AZURE_STORAGE_CONNECTION_STRING=AccountName=x;K=y z", "AZURE_STORAGE_CONNECTION_STRING=*** z"),
     ],
 )
 def test_secrets_are_known_by_their_form(text, instead):
@@ -67,6 +70,7 @@ def test_secrets_are_known_by_their_form(text, instead):
         "t.py --tokenizer bert --max-tokens 512 --tokens 512 --token-file /x --sort-key name",
         "t.py --use-token --model x",
         "t.py --token -- x",
+        "t.py --pass-through 3 --passes 2 --bypass x, first pass: 3",
         "pad_token_id=0, tokens_per_second=3, tokens: 64, forward_pass=2",
         "PWD=/home/ana OLDPWD=/tmp pwd: /home",
         "missing_keys=['a'], keys: 3, key=lambda",

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from paceline.comm.torchdist import GlooComm, NcclComm, Together, TorchWork
+from paceline.errors import PeerLost
 
 
 class Work:
@@ -71,3 +72,14 @@ def test_what_is_left_to_do_is_done_in_order():
     done = []
     TorchWork(bare(GlooComm), Work(), "", lambda: done.append(1)).then(lambda: done.append(2)).wait()
     assert done == [1, 2]
+
+
+def test_what_torch_says_of_a_silent_rank_is_told_with_the_call():
+    class Silent:
+        def wait(self, *limit):
+            raise RuntimeError("Operation timed out!\nException raised from wait at Work.cpp")
+
+    with pytest.raises(PeerLost) as caught:
+        TorchWork(bare(GlooComm), Silent(), "all_sum of chunk 7 at step 812").wait(0.1)
+    told = "a rank stopped answering rank 0 in all_sum of chunk 7 at step 812: Operation timed out!"
+    assert str(caught.value) == told

@@ -4,6 +4,7 @@ import contextlib
 import io
 import re
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -168,6 +169,18 @@ def test_the_record_page_reads_what_its_command_wrote(tmp_path, monkeypatch, cap
         main(words)
     assert end.value.code == 0, capsys.readouterr().err
     assert run(blocks(text, "python")[0], name(path)) == blocks(text, "text")[0]
+
+
+@pytest.mark.multi
+def test_the_script_of_library_calls_prints_what_the_page_says(tmp_path):
+    text = (ROOT / "docs" / "howto" / "decentralized.md").read_text()
+    [code] = blocks(text, "python")
+    (tmp_path / "calls.py").write_text(code)
+    [(line, _, output)] = [block.partition("\n") for block in blocks(text, "console") if "calls.py" in block]
+    words = [sys.executable if word == "python" else word for word in shlex.split(line)[2:]]
+    command = [sys.executable, "-m", "paceline", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert done.stdout == output, done.stderr
 
 
 def test_every_concept_and_decision_is_in_its_index():

@@ -1,5 +1,7 @@
 """Races without processes: order, restarts, failures and verdicts. Real ones are in tests/multi."""
 
+import errno
+import fcntl
 import json
 import os
 import signal
@@ -13,6 +15,7 @@ import pytest
 from paceline.bench.environment import capture
 from paceline.cli.race_view import closing
 from paceline.errors import Refused, Stopped, WorkerFailed, WrongCommand
+from paceline.jobs import cells
 from paceline.jobs.cells import BASELINE, plan
 from paceline.jobs.race import race
 from paceline.jobs.racefolder import KILLED, open_folder
@@ -293,6 +296,41 @@ def test_the_limit_never_wins_whatever_it_is_called(text, tmp_path):
     result = race(planned, open_folder(planned, tmp_path)[0], measured=fast)
     [heat] = result.plan.heats
     assert next(verdict(result.standings(heat))).startswith("winner: allreduce")
+
+
+@pytest.mark.parametrize(
+    ("file", "suite", "words"),
+    [
+        ("pkg/train.py", {}, ["python", "-m", "pkg.train", "-v"]),
+        ("pkg/__main__.py", {}, ["python", "-m", "pkg"]),
+        ("mine.py", {"models": ["mine:make(hidden=8)"]}, []),
+        ("times.json", {"run": {"profile": "times.json"}}, []),
+        ("times.json", {"run": {"compute": "replay(times.json)"}}, []),
+    ],
+)
+def test_an_input_that_was_edited_makes_another_race(file, suite, words, tmp_path, monkeypatch):
+    monkeypatch.setattr(cells, "check", lambda *_, **__: [])
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text("one")
+    first = plan(small(**suite), script=words).digest
+    assert plan(small(**suite), script=words).digest == first
+    (tmp_path / file).write_text("two")
+    assert plan(small(**suite), script=words).digest != first
+
+
+def test_a_folder_that_cannot_be_locked_is_not_a_race_under_way(tmp_path, monkeypatch):
+    folder, _ = open_folder(plan(small()), tmp_path)
+    seen = []
+
+    def refuse(file, how):
+        seen.append(file.writable())
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(WrongCommand, match="cannot be locked: No locks available"), folder.alone():
+        pass
+    assert seen == [True], "NFS locks what is open for writing only"
 
 
 def test_a_script_that_was_edited_is_another_race(tmp_path):

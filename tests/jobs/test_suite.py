@@ -55,6 +55,7 @@ def test_a_suite_has_the_settings_of_its_file(tmp_path):
         ("[1, 2]", "[1, 0]", "line 4: workers = 0: Input should be greater than 0"),
         ("[1, 2]", "[]", "line 4: workers = []: List should have at least 1 item"),
         ("[1, 2]", "[1, 2", "is not TOML"),
+        ("[1, 2]", "[" * 5000 + "]" * 5000, "is not TOML"),
         ("steps = 5", "steps = 5\nsteps = 6", "line 9"),
         ('"allreduce"', '"allreduse"', "line 2: strategy 'allreduse' does not exist. try: did you mean allreduce?"),
         ('"allreduce"', '\n"wfbp",\n"half: wfbp,precision=fp8",\n', "line 4: contender half: precision=fp8"),

@@ -1,7 +1,9 @@
 """Laws of a comm: functions of one rank's comm that assert. Run on threads and on real processes."""
 
+import pytest
 import torch
 
+from paceline.errors import PeerLost
 from paceline.exchanges.allreduce import AllReduce
 from paceline.types import Cluster, spread
 
@@ -189,6 +191,22 @@ def boards_are_read_in_order_beside_collectives(comm):
         assert out[0] == comm.size
 
 
+def a_wait_ends_at_its_deadline_and_goes_on_after_it(comm):
+    comm.get_ready()
+    board, out = comm.board(1), torch.zeros(4)
+    if comm.rank:
+        board.hear("that rank 0 has waited", 20)
+    work = comm.all_sum(torch.ones(4), out, "chunk 7 at step 812")
+    if comm.rank == 0 and comm.size > 1:
+        told = r"^(rank 1.*|a rank) stopped answering.* in all_sum of chunk 7 at step 812"
+        with pytest.raises(PeerLost, match=told) as caught:
+            work.wait(0.1)
+        assert caught.value.rank == (1 if comm.shares_results else None), "torch.distributed does not say who"
+        board.say(1)
+    work.wait()
+    assert out[0] == comm.size
+
+
 LAWS = (
     sums_of_any_tensor,
     sums_of_allocated_memory,
@@ -205,4 +223,5 @@ LAWS = (
     counted_bytes_are_the_declared_ones,
     windows_need_no_help_of_their_target,
     boards_are_read_in_order_beside_collectives,
+    a_wait_ends_at_its_deadline_and_goes_on_after_it,
 )

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from paceline.comm.thread import run_ranks
+from paceline.errors import PeerLost
 from tests.laws.comm_laws import LAWS
 
 SIZES = (1, 2, 3, 4, 8)
@@ -16,10 +17,16 @@ def test_thread_keeps_the_law(law, size):
 
 
 def test_a_failed_rank_is_named_by_the_others():
+    told = {}
+
     def work(comm):
+        comm.get_ready()
         if comm.rank == 1:
             raise RuntimeError("boom")
-        comm.all_sum(torch.ones(4), torch.empty(4), "chunk 7 at step 812").wait(5)
+        with pytest.raises(PeerLost) as caught:
+            comm.all_sum(torch.ones(4), torch.empty(4), "chunk 7 at step 812").wait(5)
+        told[comm.rank] = (str(caught.value), caught.value.rank)
 
-    with pytest.raises(Exception, match=r"boom|rank 1 failed during all_sum of chunk 7 at step 812"):
+    with pytest.raises(RuntimeError, match="boom"):
         run_ranks(3, work)
+    assert told == dict.fromkeys((0, 2), ("rank 1 failed during all_sum of chunk 7 at step 812", 1))

@@ -252,10 +252,20 @@ def test_gtopk_conserves_mass(size):
 
 def test_gtopk_of_the_published_kind_would_lose_mass():
     """A rank that puts back only what is not in the outcome loses what another pair let survive."""
-    firsts = [{0: 5.0}, {1: 6.0}, {0: 9.0}, {2: 1.0}]  # k = 1; index 0 of rank 0 is dropped in the first merge
-    outcome = {0: 9.0}
-    put_back = sum(value for own in firsts for place, value in own.items() if place not in outcome)
-    assert sum(sum(own.values()) for own in firsts) - sum(outcome.values()) - put_back == 5.0
+    layout = layout_of((4,))
+    # k = 1; the 5 of rank 0 is dropped in the first merge, and its place comes back with the 9 of rank 2
+    vectors = torch.tensor([[5.0, 0, 0, 0], [0, 6.0, 0, 0], [9.0, 0, 0, 0], [0, 0, 1.0, 0]])
+
+    def work(comm):
+        codec = bound("feedback(gtopk(ratio=0.25))", layout, comm)
+        return step(comm, layout, codec, vectors[comm.rank])[0], residual(codec, layout)
+
+    found = run_ranks(4, work)
+    outcome, kept = found[0][0], sum(owed for _, owed in found)
+    put_back = torch.where(outcome == 0, vectors, 0.0).sum(dim=0)
+    assert outcome.tolist() == [9.0, 0.0, 0.0, 0.0]
+    assert (vectors.sum(dim=0) - outcome - put_back).tolist() == [5.0, 0.0, 0.0, 0.0]
+    assert torch.equal(vectors.sum(dim=0), outcome + kept)
 
 
 # state ------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from paceline.comm.thread import run_ranks
 from paceline.errors import WrongCommand
 from paceline.exchanges.costs import traffic
 from paceline.exchanges.neighbor import edges
+from paceline.topologies.weights import matrix
 from paceline.train.serve import serve
 from paceline.types import Chunk, Cluster, Lane, Layout, Slot, Unit, View
 
@@ -21,6 +22,7 @@ def carries(text, compressor):
 
 
 LANE = Lane("x", needs_consensus=False, lossy_ok=True)
+MASS = Lane("x", needs_consensus=False, lossy_ok=False, tail="mass")
 WRITTEN = {"dgc": "dgc(warmup=0)"}
 GATHERED = [("allreduce", "topk"), ("allreduce", "gtopk")]
 CARRIED = [
@@ -33,15 +35,16 @@ CARRIED = [
 ]
 
 
-def combine(comm, text, numel, compressor="none", nodes=(), step=0):
+def combine(comm, text, numel, compressor="none", nodes=(), step=0, lane=LANE):
     """One chunk through an exchange at a step; the source, the result and what was received from each rank."""
     exchange, squeeze = exchanges.MENU.make(text), compressors.MENU.make(compressor)
-    layout = Layout((Slot("x", numel),), 4, 0)
-    channel = exchange.join(comm, View(comm.rank, comm.size, nodes), LANE)
+    tail = int(lane.tail == "mass")
+    layout = Layout((Slot("x", numel - tail),), 4, tail)
+    channel = exchange.join(comm, View(comm.rank, comm.size, nodes), lane)
     memory = channel.memory
     src, dst = memory.allocate(numel, torch.float32), memory.allocate_result(numel, torch.float32)
     codec = squeeze.bind(layout, memory, torch.float32, exchange.shares_results)
-    if codec is not None:
+    if codec is not None or not exchange.shares_results:
         dst = torch.zeros(numel)
     src.copy_((torch.arange(numel) % 7) + comm.rank)
     kept, before = src.clone(), comm.received()
@@ -69,13 +72,43 @@ def on_ranks(size, text, numel, compressor="none"):
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("numel", [1, 5, 1000, 70_001])
-def test_a_consensus_exchange_gives_everybody_the_same_sum(text, size, numel):
+@pytest.mark.parametrize("compressor", ["none", "cast"])
+def test_a_consensus_exchange_gives_everybody_the_same_sum(text, size, numel, compressor):
+    """Of small whole numbers, which casts leave as they are."""
     if not exchanges.MENU.make(text).consensus:
         return
-    found = on_ranks(size, text, numel) or []
+    found = on_ranks(size, text, numel, compressor) or []
     expected = sum(kept for kept, _, _, _ in found)
     for _, _, out, _ in found:
         assert torch.equal(out, expected)
+
+
+@pytest.mark.parametrize("compressor", ["none", "cast"])
+@pytest.mark.parametrize("text", ["neighbor(one_peer(exp2))", "neighbor(star)", "neighbor(full)"])
+def test_every_rank_gets_its_row_of_the_matrix(text, compressor):
+    """On four ranks the weights are halves and quarters, so that casts are exact as well."""
+    for step in range(2):
+        found = run_ranks(4, lambda comm, step=step: combine(comm, text, 333, compressor, step=step))
+        weights = torch.from_numpy(matrix(exchanges.MENU.make(text).topology, 4, step)).float()
+        given, got = (torch.stack([one[k] for one in found]) for k in (0, 2))
+        assert torch.equal(got, weights @ given)
+
+
+@pytest.mark.parametrize("compressor", ["none", "cast"])
+def test_two_nodes_that_mix_hold_the_mean_of_all_ranks(compressor):
+    text, nodes = "hierarchical(neighbor(one_peer(exp2)))", (0, 0, 1, 1)
+    found = run_ranks(4, lambda comm: combine(comm, text, 333, compressor, nodes))
+    mean = sum(kept for kept, _, _, _ in found) / 4
+    for _, _, out, _ in found:
+        assert torch.equal(out, mean)
+
+
+@pytest.mark.parametrize("compressor", ["none", "cast"])
+def test_a_lane_with_mass_keeps_all_of_it(compressor):
+    """On a star whose rows would not: the center cuts its mass into quarters, the others into halves."""
+    found = run_ranks(4, lambda comm: combine(comm, "neighbor(star(uniform=true))", 333, compressor, lane=MASS))
+    given, got = (torch.stack([one[k] for one in found]) for k in (0, 2))
+    assert torch.equal(got.sum(dim=0), given.sum(dim=0))
 
 
 @pytest.mark.parametrize(("size", "text", "compressor"), CARRIED)

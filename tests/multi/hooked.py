@@ -29,7 +29,7 @@ TEXTS = (
 
 
 def train(rank, text):
-    """Losses, weights and how far this rank's residuals are from what was lost; None is DDP without a hook."""
+    """Losses, weights and the parameters that this rank keeps something of; None is DDP without a hook."""
     model = problems.mlp()
     ddp = DistributedDataParallel(model, bucket_cap_mb=0.0005, gradient_as_bucket_view=True)
     if text is not None:

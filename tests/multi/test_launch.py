@@ -43,6 +43,7 @@ import os, signal, sys
 from pathlib import Path
 from paceline.launchers import guard, local
 signal.signal(signal.SIGINT, signal.default_int_handler)  # as in a terminal, however the tests were started
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 exec(sys.argv[4])
 job = local.Local().start(
     [sys.executable, "-S", "-c", sys.argv[3]], workers=int(sys.argv[2]), folder=Path(sys.argv[1]),
@@ -320,7 +321,7 @@ def test_a_blocked_terminal_does_not_hide_a_death(tmp_path):
     assert not processes_of(tmp_path)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 @pytest.mark.parametrize("work", [PARENT, STUBBORN, FLOOD_FOREVER], ids=["parent", "stubborn", "blocked"])
 def test_a_signal_to_the_launcher_ends_everybody(tmp_path, number, code, work):
     with launcher(tmp_path, work, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

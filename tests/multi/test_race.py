@@ -14,6 +14,12 @@ from paceline.run import Run
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = [sys.executable, str(ROOT / "examples" / "train_my_model.py")]
+# The script, with what a rank prints in a file of its own.
+KEEPING = """
+import contextlib, os, runpy, sys
+with open(sys.argv.pop(2) + os.environ["RANK"], "w") as told, contextlib.redirect_stdout(told):
+    runpy.run_path(sys.argv.pop(1), run_name="__main__")
+"""
 pytestmark = pytest.mark.multi
 
 
@@ -33,11 +39,14 @@ def test_a_script_is_measured_by_the_wrapper():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("reference", ["ddp", "limit"])
-def test_a_script_is_raced_against_references(reference):
-    record, _ = measure_script(SCRIPT, Run(workers=2, model="mlp", strategy=reference, threads=1))
+def test_a_script_is_raced_against_references(reference, tmp_path):
+    script = [sys.executable, "-c", KEEPING, SCRIPT[1], f"{tmp_path}/rank-"]
+    record, _ = measure_script(script, Run(workers=2, model="mlp", strategy=reference, threads=1))
     assert record.comm == ("gloo" if reference == "ddp" else "shm")
     assert record.rate["total"]["mean"] > 0
     assert record.notes[0].startswith(reference)
+    checksums = {path.read_text().split()[-1] for path in tmp_path.iterdir()}
+    assert len(checksums) == (1 if reference == "ddp" else 2)
 
 
 @pytest.mark.slow

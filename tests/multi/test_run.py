@@ -75,6 +75,7 @@ def test_every_way_to_train_runs(words, tmp_path):
     record, told = record_of(tmp_path, "-np", "2", "--model", "small_cnn", *words)
     assert "Total img/sec on 2 CPU(s)" in told
     assert record["verdict"] in ("steady", "unsteady")
+    assert record["replicas"]["identical"] == ("limit" not in words)
 
 
 def test_a_compressed_run_tells_bytes_and_seconds_of_coding(tmp_path):
@@ -91,10 +92,11 @@ def test_a_compressed_run_tells_bytes_and_seconds_of_coding(tmp_path):
 
 
 def test_nothing_is_watched_if_nobody_asks():
-    run = Run(workers=1, model="mlp", batch_size=4, steps=2, repeats=1, warmup=1)
+    run = Run(workers=1, model="mlp", batch_size=4, steps=2, repeats=1, warmup=1, threads=3)
     record, events = measure(run, lambda *_: None, watched=0)
     assert events == [[]]
     assert record.rate["total"]["mean"] > 0
+    assert record.environment["variables"]["OMP_NUM_THREADS"] == "3"
 
 
 def test_the_published_words_mean_what_they_meant(tmp_path):

@@ -47,6 +47,10 @@ def test_a_run_trains_and_its_record_says_so(strategy, size, nodes, tmp_path):
     record = json.loads(path.read_text())
     check(record, strategy)
     assert len(record["rate"]["per_worker"]) == size
+    if strategy == "hierarchical_neighbor_allreduce":  # inside the node, and with the same place of the other one
+        edges = record["bytes"]["per_edge"]
+        pairs = {(a, b) for a in range(4) for b in range(4) if edges[a][b]}
+        assert pairs == {(a, b) for a in range(4) for b in range(4) if (a // 2 == b // 2) != (a % 2 == b % 2)}
     changes = any("changes convergence" in note for note in record["notes"])
     assert changes != STRATEGIES[strategy].same_result
 

@@ -362,8 +362,8 @@ def test_a_module_that_uses_a_layer_without_calling_it_waits_for_it():
 # what cannot be updated tensor by tensor ----------------------------------------------------------------
 
 
-def crossing_pace(comm, model, optimizer):
-    return Pace(model, optimizer, comm=comm, axes=compose(Run(workers=comm.size, schedule=SMALL)))
+def crossing_pace(comm, model, optimizer, **settings):
+    return Pace(model, optimizer, comm=comm, axes=compose(Run(workers=comm.size, schedule=SMALL)), **settings)
 
 
 def test_lbfgs_is_refused():
@@ -412,7 +412,9 @@ def test_an_optimizer_that_counts_in_its_groups_is_refused():
         run_ranks(1, work)
 
 
-def test_an_optimizer_that_starts_to_write_gradients_later_is_caught():
+def train_late(comm, **settings):
+    """With an optimizer that writes into gradients when the plan is made."""
+
     class Late(torch.optim.SGD):
         calls = 0
 
@@ -422,15 +424,24 @@ def test_an_optimizer_that_starts_to_write_gradients_later_is_caught():
                 self.param_groups[0]["params"][0].grad.mul_(2.0)
             return super().step(closure)
 
-    def work(comm):
-        model = mlp()
-        pace = crossing_pace(comm, model, Late(model.parameters(), lr=0.1))
-        for x, y in batches(steps=STEPS):
-            loss_of(model, x, y).backward()
-            pace.step()
+    model = mlp()
+    pace = crossing_pace(comm, model, Late(model.parameters(), lr=0.1), **settings)
+    for x, y in batches(steps=STEPS):
+        loss_of(model, x, y).backward()
+        pace.step()
+    pace.finish()
+    return flat(model)
 
+
+def test_an_optimizer_that_starts_to_write_gradients_later_is_caught():
     with pytest.raises(PacelineError, match="Late wrote into gradients"):
-        run_ranks(1, work)
+        run_ranks(1, train_late)
+
+
+def test_private_gradients_may_be_written_at_any_time():
+    alone = run_ranks(1, lambda comm: train_late(comm, private_gradients=True))[0]
+    for weights in run_ranks(2, lambda comm: train_late(comm, private_gradients=True)):
+        assert (weights - alone).abs().max() <= 1e-6
 
 
 @pytest.mark.parametrize("schedule", CROSSING)

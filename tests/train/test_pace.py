@@ -4,8 +4,10 @@ import pytest
 import torch
 from torch import nn
 
+from paceline import joining
 from paceline.comm.thread import run_ranks
 from paceline.compose import compose
+from paceline.engine.device import CpuDevice
 from paceline.errors import WorkloadError
 from paceline.run import Run
 from paceline.train.pace import Pace
@@ -195,16 +197,19 @@ def test_an_optimizer_that_writes_gradients_through_data_works_on_a_copy():
         assert (weights - flat(model)).abs().max() < 1e-5
 
 
+class Late(torch.optim.SGD):
+    """Writes into gradients after its first step."""
+
+    calls = 0
+
+    def step(self, closure=None):
+        self.calls += 1
+        if self.calls > 1:
+            self.param_groups[0]["params"][0].grad.mul_(2.0)
+        return super().step(closure)
+
+
 def test_an_optimizer_that_starts_to_write_gradients_later_is_caught():
-    class Late(torch.optim.SGD):
-        calls = 0
-
-        def step(self, closure=None):
-            self.calls += 1
-            if self.calls > 1:
-                self.param_groups[0]["params"][0].grad.mul_(2.0)
-            return super().step(closure)
-
     def work(comm):
         model = mlp()
         pace = pace_of(comm, model, Late(model.parameters(), lr=0.1))
@@ -214,6 +219,44 @@ def test_an_optimizer_that_starts_to_write_gradients_later_is_caught():
 
     with pytest.raises(Exception, match="Late wrote into gradients"):
         run_ranks(1, work)
+
+
+def test_private_gradients_may_be_written_at_any_time():
+    def train(model, optimizer, step, share=slice(None)):
+        for x, y in batches(steps=3):
+            optimizer.zero_grad()
+            loss_of(model, x[share], y[share]).backward()
+            step()
+        return flat(model)
+
+    def work(comm):
+        joining._current.set(joining.Worker(comm, CpuDevice()))
+        model = mlp()
+        optimizer = Late(model.parameters(), lr=0.1)
+        pace = joining.wrap(model, optimizer, private_gradients=True)
+        return train(model, optimizer, pace.step, slice(comm.rank * 12, comm.rank * 12 + 12))
+
+    model = mlp()
+    optimizer = Late(model.parameters(), lr=0.1)
+    expected = train(model, optimizer, optimizer.step)
+    first, second = run_ranks(2, work)
+    assert torch.equal(first, second)
+    assert (first - expected).abs().max() < 1e-5
+
+
+def test_push_sum_keeps_its_mass_where_parameters_are_cast():
+    def work(comm):
+        model = mlp()
+        axes = compose(Run(workers=comm.size, rule="push_sum", exchange="neighbor(star)", compress="cast"))
+        pace = Pace(model, torch.optim.SGD(model.parameters(), lr=0.1), comm=comm, axes=axes)
+        for x, y in batches(steps=5):
+            loss_of(model, x, y).backward()
+            pace.step()
+        return pace.duty.p
+
+    masses = run_ranks(3, work)
+    assert sum(masses) == pytest.approx(3, abs=1e-6)
+    assert min(masses) < 0.9, "the center has more than its neighbors"
 
 
 def test_a_second_backward_before_step_is_an_error_that_names_the_remedy():

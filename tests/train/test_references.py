@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from paceline.comm.thread import run_ranks
+from paceline.comm.thread import ThreadComm, run_ranks
 from paceline.engine.device import CpuDevice
 from paceline.errors import WrongCommand
 from paceline.references import ddp
@@ -120,3 +120,49 @@ def test_a_closure_while_accumulating_is_refused_as_a_pace_does(reference):
 
     with pytest.raises(WrongCommand, match=r"step\(closure\) with accumulate"):
         run_ranks(1, work)
+
+
+@pytest.mark.parametrize(("accumulate", "expected"), [(1, [True] * 6), (3, [False, False, True] * 2)])
+def test_ddp_in_a_users_loop_exchanges_in_the_last_backward_of_an_update(accumulate, expected, monkeypatch):
+    exchanged = []
+
+    class Noting(Unexchanged):
+        def __init__(self, module, **settings):
+            super().__init__(module, **settings)
+            self.no_sync, self.held = self.holding, False
+
+        @contextlib.contextmanager
+        def holding(self):
+            self.held = True
+            yield
+            self.held = False
+
+        def forward(self, *inputs):
+            exchanged.append(not self.held)
+            return super().forward(*inputs)
+
+    monkeypatch.setattr(ddp, "DistributedDataParallel", Noting)
+
+    def work(comm):
+        model = mlp()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        pace = ddp.OwnLoopDdp(model, optimizer, comm=comm, device=CpuDevice(), accumulate=accumulate)
+        for x, y in batches(steps=6):
+            loss_of(model, x, y).backward()
+            pace.step()
+        with torch.no_grad():
+            model(x)  # the rank that evaluates does so alone
+        model.eval()(x)
+        pace.close()
+
+    run_ranks(1, work)
+    assert exchanged == expected
+
+
+@pytest.mark.parametrize(("kind", "meetings"), [(Limit, 4), (ddp.Ddp, 0)])
+def test_ranks_of_limit_meet_once_per_update_and_ddp_meets_by_itself(kind, meetings, monkeypatch):
+    met = []
+    monkeypatch.setattr(ddp, "DistributedDataParallel", Unexchanged)
+    monkeypatch.setattr(ThreadComm, "barrier", lambda comm: met.append(comm.rank))
+    stepped(kind, accumulate=2)
+    assert met == [0] * meetings

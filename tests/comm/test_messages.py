@@ -1,0 +1,156 @@
+"""Messages between ranks: NCCL gets those of one call as one batch, gloo one by one, receives first.
+
+A fake network stands for both, with ranks that are threads; nothing here has run on a GPU.
+"""
+
+import queue
+import threading
+from collections import defaultdict
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from paceline.comm import torchdist
+from paceline.comm.torchdist import GlooComm, NcclComm
+from paceline.types import Mixing, Piece
+
+
+class Done:
+    """A work that does what is left when it is waited for."""
+
+    def __init__(self, *receives):
+        self._receives = receives
+
+    def wait(self, *limit):
+        for receive in self._receives:
+            receive()
+
+
+class Network:
+    """What torchdist calls of torch.distributed; the calls of every rank are written down."""
+
+    def __init__(self):
+        self.log, self._me = defaultdict(list), threading.local()
+        self._ways = defaultdict(queue.Queue)
+
+    def enter(self, rank):
+        self._me.rank = rank
+
+    def irecv(self, part, peer, group, tag=0):
+        self.log[self._me.rank].append(("irecv", peer, tag))
+        return Done(self._receive(part, peer, tag))
+
+    def isend(self, part, peer, group, tag=0):
+        self.log[self._me.rank].append(("isend", peer, tag))
+        self._send(part, peer, tag)
+        return Done()
+
+    def P2POp(self, op, part, peer, group):
+        return SimpleNamespace(verb=op.__name__, part=part, peer=peer)
+
+    def batch_isend_irecv(self, ops):
+        self.log[self._me.rank].append(("batch", *((op.verb, op.peer) for op in ops)))
+        for op in ops:
+            if op.verb == "isend":
+                self._send(op.part, op.peer)
+        return [Done(*(self._receive(op.part, op.peer) for op in ops if op.verb == "irecv"))]
+
+    def _send(self, part, peer, tag=0):
+        self._ways[self._me.rank, peer, tag].put(part.clone())
+
+    def _receive(self, part, peer, tag=0):
+        way = self._ways[peer, self._me.rank, tag]
+        return lambda: part.copy_(way.get(timeout=10))
+
+
+def on_ranks(monkeypatch, kind, size, work):
+    """work(comm) on every rank; what each gave and what each called."""
+    network, given = Network(), [None] * size
+    monkeypatch.setattr(torchdist, "dist", network)
+
+    def body(rank):
+        network.enter(rank)
+        comm = kind.__new__(kind)
+        comm.rank, comm.size, comm.deadline, comm.members = rank, size, 10.0, tuple(range(size))
+        comm._group, comm._tags, comm._received = None, 0, [0] * size
+        given[rank] = work(comm)
+
+    threads = [threading.Thread(target=body, args=(rank,)) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return given, [network.log[rank] for rank in range(size)]
+
+
+def values(rank):
+    return torch.arange(6.0) + 10 * rank
+
+
+def scatter(comm):
+    mine = torch.zeros(3)
+    comm.reduce_scatter(values(comm.rank), mine).wait()
+    return mine.tolist()
+
+
+def swap(comm):
+    out, peer = torch.zeros(6), 1 - comm.rank
+    comm.mix(values(comm.rank), out, Mixing(0.5, ((peer, 0.5),), (peer,))).wait()
+    return out.tolist()
+
+
+CALLS = [(scatter, [[10, 12, 14], [16, 18, 20]]), (swap, [[5, 6, 7, 8, 9, 10]] * 2)]
+
+
+@pytest.mark.parametrize(("call", "expected"), CALLS)
+def test_nccl_gets_the_messages_of_one_call_as_one_batch(monkeypatch, call, expected):
+    given, called = on_ranks(monkeypatch, NcclComm, 2, call)
+    assert given == expected
+    assert called == [[("batch", ("irecv", 1 - rank), ("isend", 1 - rank))] for rank in range(2)]
+
+
+@pytest.mark.parametrize(("call", "expected"), CALLS)
+def test_gloo_gets_them_one_by_one_receives_first(monkeypatch, call, expected):
+    given, called = on_ranks(monkeypatch, GlooComm, 2, call)
+    assert given == expected
+    assert called == [[("irecv", 1 - rank, 1), ("isend", 1 - rank, 1)] for rank in range(2)]
+
+
+def test_over_nccl_empty_messages_are_left_out_on_both_sides(monkeypatch):
+    def work(comm):
+        mine = torch.zeros(comm.rank)
+        comm.reduce_scatter(torch.ones(1), mine).wait()
+        return mine.tolist()
+
+    given, called = on_ranks(monkeypatch, NcclComm, 2, work)
+    assert given == [[], [2.0]]
+    assert called == [[("batch", ("isend", 1))], [("batch", ("irecv", 0))]]
+
+
+PIECES = {
+    "a worker each": (2, 2, [Piece(0, 0, 2), Piece(1, 2, 6)]),
+    "several of one owner": (2, 2, [Piece(1, 0, 1), Piece(0, 1, 3), Piece(1, 3, 6)]),
+    "a server as well": (2, 3, [Piece(2, 0, 2), Piece(0, 2, 4), Piece(2, 4, 6)]),
+}
+
+
+@pytest.mark.parametrize("kind", [NcclComm, GlooComm])
+@pytest.mark.parametrize("case", PIECES)
+def test_sums_by_owners_are_the_same_over_both(monkeypatch, kind, case):
+    givers, size, pieces = PIECES[case]
+
+    def work(comm):
+        out = torch.zeros(6)
+        comm.sum_by(values(comm.rank), out, pieces, givers).wait()
+        return out.tolist(), comm._received
+
+    given, called = on_ranks(monkeypatch, kind, size, work)
+    assert [out for out, _ in given[:givers]] == [[10, 12, 14, 16, 18, 20]] * givers
+    owned = [4 * sum(stop - start for owner, start, stop in pieces if owner == rank) for rank in range(size)]
+    for rank, (_, received) in enumerate(given):
+        pulled = [0 if peer == rank or rank >= givers else owned[peer] for peer in range(size)]
+        pushed = [0 if peer == rank or peer >= givers else owned[rank] for peer in range(size)]
+        assert received == [a + b for a, b in zip(pulled, pushed, strict=True)]
+    if kind is NcclComm:
+        assert all([verb for verb, *_ in calls] == ["batch", "batch"] for calls in called)
