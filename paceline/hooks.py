@@ -15,7 +15,7 @@ from torch import Tensor, div, nn
 from torch.futures import Future
 
 from paceline.comm.hook import exchange_bucket
-from paceline.comm.torchdist import around_process_group
+from paceline.comm.nccl import around_process_group
 from paceline.compose import OWN, Machine, compose
 from paceline.compressors.codec import check_model
 from paceline.engine.arena import sides_of

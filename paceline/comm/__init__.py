@@ -12,7 +12,7 @@ MENU = Menu(
     {
         "shm": "paceline.comm.shm:ShmComm",
         "gloo": "paceline.comm.torchdist:GlooComm",
-        "nccl": "paceline.comm.torchdist:NcclComm",
+        "nccl": "paceline.comm.nccl:NcclComm",
         "thread": "paceline.comm.thread:ThreadComm",
     },
 )

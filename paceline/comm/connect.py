@@ -82,8 +82,9 @@ def connect(where: Position, choice: str = "auto", deadline: float = DEADLINE, c
 
 
 def _torch(where: Position, choice: str, nodes: tuple[int, ...], deadline: float) -> Any:
+    from paceline.comm.nccl import NcclComm
     from paceline.comm.service import PATIENCE
-    from paceline.comm.torchdist import GlooComm, NcclComm
+    from paceline.comm.torchdist import GlooComm
 
     cls = {"gloo": GlooComm, "nccl": NcclComm}[choice]
     patience = PATIENCE if where.serves else deadline

@@ -11,6 +11,14 @@ from paceline.errors import WorkloadError, WrongCommand
 from paceline.train.scaling import LossScale
 
 
+def trainable(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """Named parameters that want a gradient, shared ones once, in the order in which backward reaches them."""
+    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    if not named:
+        raise WorkloadError(f"{type(model).__name__} has nothing to train", why="no parameter wants a gradient")
+    return named[::-1]
+
+
 def check_known(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """An optimizer may leave parameters of the model out, but not have others, which nobody would exchange."""
     known = {id(parameter) for parameter in model.parameters()}

@@ -20,11 +20,11 @@ from paceline.engine.crossing import CrossingEngine
 from paceline.engine.device import CpuDevice, Device
 from paceline.engine.engine import Engine
 from paceline.engine.gates import Gates, for_one
-from paceline.errors import WorkloadError, WrongCommand
+from paceline.errors import WrongCommand
 from paceline.protocols import Exchange
 from paceline.rules.context import Context
 from paceline.rules.crossing import CrossingDuty
-from paceline.train.checks import check_added, check_closure, check_known, check_thawed
+from paceline.train.checks import check_added, check_closure, check_known, check_thawed, trainable
 from paceline.train.evaluate import averaged_statistics
 from paceline.train.planning import Planning
 from paceline.train.scaling import LossScale
@@ -334,14 +334,6 @@ class Pace:
 def note_step(log: list[Noted], step: int, left: float, waited: float, updated: float) -> None:
     """What the end of a step leaves in the event stream."""
     log += [Event(left, "left", step), Event(waited, "waited", step), Event(updated, "updated", step)]
-
-
-def trainable(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """Named parameters that want a gradient, shared ones once, in the order in which backward reaches them."""
-    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    if not named:
-        raise WorkloadError(f"{type(model).__name__} has nothing to train", why="no parameter wants a gradient")
-    return named[::-1]
 
 
 def start_equal(model: nn.Module, comm: Comm) -> None:

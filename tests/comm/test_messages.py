@@ -11,8 +11,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from paceline.comm import torchdist
-from paceline.comm.torchdist import GlooComm, NcclComm
+from paceline.comm import nccl, torchdist
+from paceline.comm.nccl import NcclComm
+from paceline.comm.torchdist import GlooComm
 from paceline.types import Mixing, Piece
 
 
@@ -67,7 +68,8 @@ class Network:
 def on_ranks(monkeypatch, kind, size, work):
     """work(comm) on every rank; what each gave and what each called."""
     network, given = Network(), [None] * size
-    monkeypatch.setattr(torchdist, "dist", network)
+    for module in (torchdist, nccl):
+        monkeypatch.setattr(module, "dist", network)
 
     def body(rank):
         network.enter(rank)

@@ -6,7 +6,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from paceline.comm.torchdist import GlooComm, NcclComm, Together, TorchWork
+from paceline.comm.nccl import NcclComm
+from paceline.comm.torchdist import GlooComm
+from paceline.comm.torchwork import Together, TorchWork
 from paceline.errors import PeerLost
 
 
