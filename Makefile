@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: help setup race test test-all debian check bench clean
+.PHONY: help setup race test test-all kills fuzz debian check bench clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -39,11 +39,18 @@ debian: ## the Debian packages that tests marked root need
 		apt-get install -y -qq $$missing >/dev/null || { apt-get update -qq && apt-get install -y -qq $$missing >/dev/null; }; \
 	else echo "tests that need$$missing cannot run. try: apt-get install$$missing (as root)"; fi
 
+KILLS ?= 120
+kills: $(READY) ## kill workers, servers and launchers at random moments, and look for what is left (20 minutes; root for labs)
+	$(BIN)/python -m tests.kills.campaign --kills $(KILLS) $(if $(SEED),--seed $(SEED))
+
 check: $(READY) ## format, lint, types and layers
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache --no-logo
+
+fuzz: $(READY) ## 5,000 seeded cases of damaged input; SEED=N makes a campaign again
+	$(BIN)/python -m tests.fuzz.campaign --cases 5000 $(if $(SEED),--seed $(SEED))
 
 bench: $(READY) ## the performance claims, each as a ratio against a peer in the same run
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[peers]'
@@ -52,6 +59,7 @@ bench: $(READY) ## the performance claims, each as a ratio against a peer in the
 	$(BIN)/python benchmarks/exchanges.py
 	$(BIN)/python benchmarks/compressors.py
 	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/records.py
 
 clean: ## everything that make has made
 	rm -rf .venv build dist runs *.egg-info .pytest_cache .mypy_cache .ruff_cache

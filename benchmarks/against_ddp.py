@@ -19,8 +19,8 @@ from typing import Any
 
 from harness import hand_in, is_rank, my_task, on_ranks, show, verdict
 
-from paceline.bench.stats import Interval, mean_interval
-from paceline.run import Run
+from paceline.measure.stats.intervals import Interval, mean_interval
+from paceline.run.run import Run
 
 CONTENDERS = ("limit", "ddp", "allreduce")
 # model, settings, rounds, to reach of the limit
@@ -40,10 +40,10 @@ def as_rank() -> None:
 
     import torch
 
-    from paceline.bench.measure import Meter
-    from paceline.build import training_of
     from paceline.comm.connect import connect, position
-    from paceline.compose import compose
+    from paceline.measure.meter import Meter
+    from paceline.run.compose.compose import compose
+    from paceline.train.build import training_of
 
     task = my_task()
     torch.set_num_threads(1)
@@ -52,7 +52,7 @@ def as_rank() -> None:
     trainings = {}
     for name in task["contenders"]:
         run = Run(workers=where.size, strategy=name, model=task["model"], **task["settings"])
-        trainings[name] = training_of(run, compose(run), comms["gloo" if name == "ddp" else "shm"])
+        trainings[name] = training_of(compose(run), comms["gloo" if name == "ddp" else "shm"])
         trainings[name].steps(3, Meter())
     seconds: dict[str, list[float]] = {name: [] for name in trainings}
     names = list(trainings)
@@ -80,7 +80,7 @@ def ratio(over: list[float], under: list[float]) -> Interval:
 
 def peak_memory(model: str, settings: dict[str, Any], name: str) -> float:
     """The larger worker's peak proportional memory in MB, in processes of its own."""
-    from paceline.jobs.measure import measure
+    from paceline.measure.measure import measure
 
     run = Run(workers=2, strategy=name, model=model, steps=1, repeats=1, warmup=4, threads=1, **settings)
     record, _ = measure(run, on_line=lambda *_: None)

@@ -22,7 +22,7 @@ import torch
 from harness import show, verdict
 from torch import Tensor
 
-from paceline import compressors
+from paceline.strategy import compressors
 from paceline.types import Chunk, Layout, Slot
 
 ROWS, COLUMNS = 3200, 8000

@@ -20,7 +20,7 @@ from typing import Any
 
 from harness import hand_in, is_rank, my_task, on_ranks, show, verdict
 
-from paceline.bench.stats import ratio_interval
+from paceline.measure.stats.intervals import ratio_interval
 
 MB = 1_000_000
 EXCHANGES = ("allreduce", "ps", "ps(servers=1)", "hierarchical(2xN)", "neighbor(one_peer(exp2))", "neighbor(ring)")
@@ -35,8 +35,8 @@ def as_rank() -> None:
     import torch
     import torch.distributed as dist
 
-    from paceline import exchanges
     from paceline.comm.connect import connect, position
+    from paceline.strategy import exchanges
     from paceline.train.serve import serve
     from paceline.types import Chunk, Lane, Unit, View
 
@@ -129,7 +129,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one size, few rounds; figures, not evidence")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
-    from paceline import exchanges
+    from paceline.strategy import exchanges
 
     rows, everything = [], []
     for size, task in tasks(asked.ranks, asked.quick):

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from paceline.cli.show import table
-from paceline.jobs.folder import job_folder
-from paceline.launchers.local import Local
+from paceline.cluster.job_folder import job_folder
+from paceline.cluster.launchers.local import Local
 
 RANK_WORD = "as-rank"
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from paceline.bench.profile import StepProfile, write
-from paceline.jobs.measure import measure
-from paceline.run import Run
+from paceline.measure.measure import measure
+from paceline.run.run import Run
+from paceline.workload.profile import StepProfile, write
 
 BATCHES = {"resnet50": 4, "bert_base": 2}
 FOLDER = Path(__file__).with_name("profiles")

@@ -22,8 +22,8 @@ from typing import Any
 
 from harness import hand_in, is_rank, my_task, on_ranks, show, verdict
 
-from paceline.bench.stats import Interval, mean_interval
-from paceline.run import Run
+from paceline.measure.stats.intervals import Interval, mean_interval
+from paceline.run.run import Run
 
 WAYS = ("nothing", "meter", "meter and events")
 MODEL = {"model": "mobilenet_v2", "image_size": 32, "optimizer": "sgd(lr=0)"}
@@ -53,17 +53,17 @@ def as_rank() -> None:
 
     import torch
 
-    from paceline.bench.measure import Meter
-    from paceline.build import training_of
     from paceline.comm.connect import connect, position
-    from paceline.compose import compose
+    from paceline.measure.meter import Meter
+    from paceline.run.compose.compose import compose
+    from paceline.train.build import training_of
 
     task = my_task()
     torch.set_num_threads(1)
     where = position(os.environ)
     comm = connect(where, "shm")
     run = Run(workers=where.size, batch_size=task["batch"], strategy=task["strategy"], **MODEL)
-    training = training_of(run, compose(run), comm)
+    training = training_of(compose(run), comm)
     training.steps(5, Blind())
     wall: dict[str, list[float]] = {way: [] for way in WAYS}
     work: dict[str, list[float]] = {way: [] for way in WAYS}
@@ -89,8 +89,8 @@ def as_rank() -> None:
 
 def calls_alone(way: str, events: int) -> float:
     """Seconds that the calls of one step take when there is nothing else to do: the best of many."""
-    from paceline.bench.measure import Meter
     from paceline.engine.engine import Engine
+    from paceline.measure.meter import Meter
 
     engine: Any = Engine.__new__(Engine)
     engine._clock, best = time.perf_counter, math.inf

@@ -19,15 +19,15 @@ from typing import Any
 
 from harness import show, verdict
 
-from paceline.bench.profile import StepProfile, read
-from paceline.bench.stats import Interval, mean_interval, ratio_interval
 from paceline.cli.show import plus_minus
-from paceline.compose import compose
+from paceline.cluster.lab.lab import Lab
+from paceline.cluster.lab.network import Network
 from paceline.errors import PacelineError
-from paceline.jobs.measure import measure
-from paceline.lab.lab import Lab
-from paceline.lab.network import Network
-from paceline.run import Run
+from paceline.measure.measure import measure
+from paceline.measure.stats.intervals import Interval, mean_interval, ratio_interval
+from paceline.run.compose.compose import compose
+from paceline.run.run import Run
+from paceline.workload.profile import StepProfile, read
 
 PROFILES = Path(__file__).with_name("profiles")
 FIXED = ("bsp", "fusion(5)", "fusion(25)", "fusion(100)", "wfbp")

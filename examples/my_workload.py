@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from paceline.types import Workload
+from paceline import Workload
 
 
 def sines(*, hidden: int = 32, points: int = 16) -> Workload:

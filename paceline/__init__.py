@@ -6,45 +6,111 @@ Public names are loaded on first use, so that importing paceline loads no torch.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
 from paceline._version import VERSION as __version__
 
+TYPE_CHECKING = False  # as typing has it, which would take half of the time that this file does
 if TYPE_CHECKING:
-    from paceline.calls import (
+    from typing import Any
+
+    from paceline.api.collectives import (
         allgather,
         allreduce,
         broadcast,
         hierarchical_neighbor_allreduce,
         neighbor_allreduce,
     )
-    from paceline.errors import PacelineError
-    from paceline.hooks import comm_hook
-    from paceline.joining import Worker, join, wrap
+    from paceline.api.ddp_hook import comm_hook
+    from paceline.api.join import Worker, join, wrap
+    from paceline.api.window import Window, window
+    from paceline.comm.thread import run_ranks
+    from paceline.errors import PacelineError, Refused
+    from paceline.measure.record.record import Record
+    from paceline.measure.record.store import open_store
+    from paceline.measure.stats.steady import settle
+    from paceline.race.suite import Suite
+    from paceline.report.page import write_report
+    from paceline.run.compose.compose import compose
+    from paceline.run.run import Run
+    from paceline.strategy import compressors, exchanges, memberships, rules, schedules, topologies
+    from paceline.strategy.topologies.graph import Graph
     from paceline.train.pace import Pace
-    from paceline.types import Workload
-    from paceline.windows import Window, window
+    from paceline.types import Chunk, Cluster, Cursor, Layout, Link, Mixing, Place, Plan, Profile, Slot, View, Workload
+    from paceline.workload import models, sources
+    from paceline.workload.profile import StepProfile
+    from paceline.workload.replayed import replayed
 
 _HOMES = {
-    "join": "paceline.joining",
-    "wrap": "paceline.joining",
-    "Worker": "paceline.joining",
+    "join": "paceline.api.join",
+    "wrap": "paceline.api.join",
+    "Worker": "paceline.api.join",
     "Pace": "paceline.train.pace",
     "Workload": "paceline.types",
     "PacelineError": "paceline.errors",
-    "allreduce": "paceline.calls",
-    "broadcast": "paceline.calls",
-    "comm_hook": "paceline.hooks",
-    "allgather": "paceline.calls",
-    "neighbor_allreduce": "paceline.calls",
-    "hierarchical_neighbor_allreduce": "paceline.calls",
-    "window": "paceline.windows",
-    "Window": "paceline.windows",
+    "allreduce": "paceline.api.collectives",
+    "broadcast": "paceline.api.collectives",
+    "comm_hook": "paceline.api.ddp_hook",
+    "allgather": "paceline.api.collectives",
+    "neighbor_allreduce": "paceline.api.collectives",
+    "hierarchical_neighbor_allreduce": "paceline.api.collectives",
+    "window": "paceline.api.window",
+    "Window": "paceline.api.window",
+    "Chunk": "paceline.types",
+    "Cluster": "paceline.types",
+    "Cursor": "paceline.types",
+    "Layout": "paceline.types",
+    "Link": "paceline.types",
+    "Mixing": "paceline.types",
+    "Place": "paceline.types",
+    "Plan": "paceline.types",
+    "Profile": "paceline.types",
+    "Slot": "paceline.types",
+    "View": "paceline.types",
+    "Refused": "paceline.errors",
+    "Graph": "paceline.strategy.topologies.graph",
+    "Run": "paceline.run.run",
+    "Record": "paceline.measure.record.record",
+    "StepProfile": "paceline.workload.profile",
+    "open_store": "paceline.measure.record.store",
+    "write_report": "paceline.report.page",
+    "run_ranks": "paceline.comm.thread",
+    "compose": "paceline.run.compose.compose",
+    "replayed": "paceline.workload.replayed",
+    "Suite": "paceline.race.suite",
+    "settle": "paceline.measure.stats.steady",
+}
+# Families, each with its MENU: `paceline.schedules.MENU.make("fusion(mb=8)")`.
+_FAMILIES = {
+    "rules": "paceline.strategy.rules",
+    "exchanges": "paceline.strategy.exchanges",
+    "topologies": "paceline.strategy.topologies",
+    "schedules": "paceline.strategy.schedules",
+    "compressors": "paceline.strategy.compressors",
+    "memberships": "paceline.strategy.memberships",
+    "models": "paceline.workload.models",
+    "sources": "paceline.workload.sources",
 }
 
 __all__ = [
+    "Chunk",
+    "Cluster",
+    "Cursor",
+    "Graph",
+    "Layout",
+    "Link",
+    "Mixing",
     "Pace",
     "PacelineError",
+    "Place",
+    "Plan",
+    "Profile",
+    "Record",
+    "Refused",
+    "Run",
+    "Slot",
+    "StepProfile",
+    "Suite",
+    "View",
     "Window",
     "Worker",
     "Workload",
@@ -53,15 +119,31 @@ __all__ = [
     "allreduce",
     "broadcast",
     "comm_hook",
+    "compose",
+    "compressors",
+    "exchanges",
     "hierarchical_neighbor_allreduce",
     "join",
+    "memberships",
+    "models",
     "neighbor_allreduce",
+    "open_store",
+    "replayed",
+    "rules",
+    "run_ranks",
+    "schedules",
+    "settle",
+    "sources",
+    "topologies",
     "window",
     "wrap",
+    "write_report",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _FAMILIES:
+        return importlib.import_module(_FAMILIES[name])
     if name not in _HOMES:
         raise AttributeError(f"module 'paceline' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

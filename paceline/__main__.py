@@ -1,5 +1,29 @@
-"""python -m paceline"""
+"""What `paceline` and `python -m paceline` start: Ctrl-C ends it with one line, also while modules are being loaded."""
 
-from paceline.cli import main
+from __future__ import annotations
 
-main()
+import os
+import signal
+
+
+def main() -> None:
+    """Carry out the command; Ctrl-C before and after that has nothing to take down."""
+    ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if ours:
+        signal.signal(signal.SIGINT, _leave)  # an exception could get lost in the import of a module
+    try:
+        from paceline.cli import main as carry_out
+
+        carry_out()
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the interpreter is about to end
+
+
+def _leave(_number: int, _frame: object) -> None:
+    os.write(2, b"interrupted\n")
+    os._exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -10,20 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
-from paceline.transport import Comm, Work
+from paceline.comm.transport import Comm, Work
 from paceline.types import (
     Chunk,
     Cluster,
-    Cursor,
     Flow,
     Lane,
     Layout,
+    Mixing,
     Plan,
     Profile,
     Seconds,
+    Slot,
+    Spent,
     Unit,
     View,
-    Workload,
 )
 
 if TYPE_CHECKING:
@@ -34,17 +35,27 @@ class Schedule(Protocol):
     """Where the arena is cut, in which order chunks leave."""
 
     name: ClassVar[str]
-    crosses_step: ClassVar[bool]  # parameters may still be under way while the next forward runs
     decouples: ClassVar[bool]  # asks the exchange for two phases: reduce-scatter, then all-gather
     measures: ClassVar[bool]  # plans with layer times and a link, measured in the first steps
-    cuts_tensors: ClassVar[bool]  # a cut may lie inside a tensor
     one_chunk: ClassVar[bool]  # everything travels as one chunk
+
+    @property
+    def crosses_step(self) -> bool:
+        """Whether parameters of a step may still be under way while the next forward runs."""
+
+    @property
+    def cuts_tensors(self) -> bool:
+        """Whether a cut may lie inside a tensor."""
 
     @property
     def credit_bytes(self) -> int:
         """Bytes that may be under way at once, where the order is decided as chunks leave."""
 
-    def plan(self, profile: Profile, seconds: Seconds) -> Plan: ...
+    def plan(self, profile: Profile, seconds: Seconds) -> Plan:
+        """Where an arena is cut; `seconds(n)` is the time that n bytes take."""
+
+    def candidates(self) -> Sequence[Schedule]:
+        """Schedules to try for a few steps each; empty where there is nothing to try."""
 
 
 class Payload(NamedTuple):
@@ -85,17 +96,41 @@ class Codec(Protocol):
 
 
 class Compressor(Protocol):
-    """Tensor to smaller payload and back."""
+    """Tensor to smaller payload and back. The meaning of each trait is in strategy/compressors/traits.py."""
 
     name: ClassVar[str]
-    loss: ClassVar[str]  # "none", "rounding" or "lossy"
-    summable: ClassVar[bool]
     biased: ClassVar[bool]
     contractive: ClassVar[bool]
-    aligned: ClassVar[bool]  # needs whole tensors
+    shrinks: ClassVar[bool]
+    remembers: ClassVar[bool]
+    takes_momentum: ClassVar[bool]
+
+    @property
+    def loss(self) -> str: ...
+
+    @property
+    def summable(self) -> bool: ...
+
+    @property
+    def aligned(self) -> bool: ...
+
+    @property
+    def merges(self) -> bool: ...
+
+    @property
+    def wrapped(self) -> Compressor | None: ...
+
+    @property
+    def varies(self) -> str: ...
+
+    def check(self, slots: Sequence[Slot]) -> None:
+        """Refuse a model with these tensors; called once, where all of them are known."""
+
+    def scaled(self) -> Compressor:
+        """The compressor to use beside a loss scale, whose infinities must arrive."""
 
     def nbytes(self, layout: Layout, chunk: Chunk) -> int:
-        """What one rank offers of a chunk, over all rounds; of `pass`, one message."""
+        """Bytes that one rank offers of a chunk, over all rounds; of `pass`, one message."""
 
     def wires(self, layout: Layout, chunk: Chunk, size: int) -> Sequence[Wire]:
         """The rounds of a chunk among `size` ranks, in order."""
@@ -121,11 +156,9 @@ class Exchange(Protocol):
 
     name: ClassVar[str]
     phases: ClassVar[int]
-    takes_topology: ClassVar[bool]
-    asynchronous: ClassVar[bool]  # whether it takes what has arrived instead of waiting for this step's
-    shares_results: ClassVar[bool]  # whether it fills one memory for all ranks where the comm offers that
-    one_call: ClassVar[bool]  # whether a phase is one call of the comm, so that units may leave in any common order
-    gathers: ClassVar[bool]  # whether it carries payloads that cannot be summed
+    asynchronous: ClassVar[bool]  # takes what has arrived instead of waiting for this step's
+    shares_results: ClassVar[bool]  # fills one memory for all ranks where the comm offers that
+    mixes_once: ClassVar[bool]  # every rank mixes what it receives by itself, and rounds once
 
     @property
     def servers(self) -> int:
@@ -154,22 +187,81 @@ class Flows(Protocol):
 
 
 class Costed(Exchange, Protocol):
-    """An exchange of the menu: what it costs is known before anybody joins it.
+    """An exchange of the menu: its costs are known before anybody joins it, and traits say what it goes with.
 
     Where a chunk goes may depend on those before it; then `placing(cluster)` has `traffic` for chunks in their order.
     """
+
+    takes_topology: ClassVar[bool]
+    one_call: ClassVar[bool]  # a phase is one call of the comm, so that units may leave in any common order
+    gathers: ClassVar[bool]  # carries payloads that cannot be summed
+    one_sum: ClassVar[bool]  # a chunk is one sum of the comm, which a library may add in the dtype that travels
+
+    @property
+    def dedicated(self) -> bool:
+        """Whether it has servers, and they alone own what is exchanged."""
+
+    @property
+    def topology(self) -> Topology | None:
+        """Return the topology of an exchange among neighbors, or None if all ranks take part."""
+
+    def with_topology(self, topology: Topology) -> Costed:
+        """The same exchange among other neighbors, where it takes a topology."""
+
+    def decoupled(self) -> Exchange | None:
+        """The same exchange in two phases, reduce-scatter and all-gather; None if it has no such form."""
+
+    def placing(self, cluster: Cluster) -> Priced:
+        """The value that is asked for the traffic of a run's chunks, one after another."""
 
     def traffic(self, nbytes: int, cluster: Cluster, step: int = 0) -> Sequence[Flows]:
         """The rounds of one chunk at a step."""
 
     def period(self, cluster: Cluster) -> int:
-        """Steps after which traffic comes again."""
+        """Steps after which traffic repeats itself."""
+
+
+class Priced(Protocol):
+    """What declares the rounds of chunks: an exchange, or one that places chunk after chunk."""
+
+    def traffic(self, nbytes: int, cluster: Cluster, step: int = 0) -> Sequence[Flows]:
+        """The rounds of one chunk at a step."""
+
+
+class Topology(Protocol):
+    """Who mixes with whom, with which weights, at each step."""
+
+    name: ClassVar[str]
+    changes: ClassVar[bool]  # rows differ from step to step
+
+    @property
+    def directed(self) -> bool:
+        """Whether a rank may send to one that does not send back."""
+
+    def row(self, rank: int, view: View, step: int) -> Mixing: ...
+
+    def period(self, size: int, nodes: int = 1) -> int:
+        """Steps after which rows repeat themselves."""
+
+    def symmetric(self, size: int, nodes: int = 1) -> bool: ...
+
+    def doubly_stochastic(self, size: int, nodes: int = 1) -> bool: ...
+
+    def check(self, size: int, nodes: int = 1) -> None:
+        """Raise WrongCommand if it cannot have this many ranks on this many nodes."""
+
+    def note(self, size: int, nodes: int = 1) -> str | None:
+        """A remark for the user about this topology on so many ranks."""
 
 
 class Duty(Protocol):
     """A rule bound to a model, an optimizer and an engine: what happens at each point of a step."""
 
     averages_gradients: bool
+
+    @property
+    def under_way(self) -> bool:
+        """Whether gradients have left for a step whose exchange has not ended."""
 
     def begin(self) -> None:
         """A step begins; forward is about to run."""
@@ -205,6 +297,12 @@ class Duty(Protocol):
     def discard(self) -> None:
         """Forget what has left for the step that was about to begin."""
 
+    def take_spent(self) -> Spent:
+        """The time that waiting and updating took outside of step(), since the last call."""
+
+    def staleness(self) -> Mapping[str, Any]:
+        """When gradients left and parameters were back, where a worker may be ahead of others; otherwise empty."""
+
     def state(self) -> Mapping[str, Any]: ...
 
     def restore(self, state: Mapping[str, Any]) -> None: ...
@@ -216,8 +314,20 @@ class Rule(Protocol):
     name: ClassVar[str]
     lanes: ClassVar[tuple[Lane, ...]]
     leaves: ClassVar[str]  # "backward", "begin" or "update"
-    same_result: bool  # as one process on all batches
     needs: ClassVar[str]  # of the exchange: "consensus", "doubly stochastic", "symmetric", "neighbors" or "servers"
+    averages_gradients: ClassVar[bool]  # every rank applies the mean gradient
+
+    @property
+    def same_result(self) -> bool:
+        """Whether training ends where one process on all batches ends."""
+
+    @property
+    def intervals(self) -> tuple[int, ...]:
+        """Steps between two exchanges, one number for each kind of exchange."""
+
+    @property
+    def period(self) -> int:
+        """Steps after which the rule repeats itself."""
 
     def bind(self, context: Any) -> Duty: ...
 
@@ -237,36 +347,3 @@ class Membership(Protocol):
     elastic: ClassVar[bool]
 
     def join(self, view: View) -> Presence: ...
-
-
-class Samples(Protocol):
-    """Samples by number: samples(ids) is the batch with these ids, on the CPU."""
-
-    def __len__(self) -> int: ...
-
-    def __call__(self, ids: Tensor) -> Any: ...
-
-
-class Source(Protocol):
-    """Where batches come from."""
-
-    name: ClassVar[str]
-    kind: ClassVar[str]  # "indexable" or "stream"
-
-    def epoch(self, global_batch: int) -> int:
-        """Global batches in one epoch."""
-
-    def fit(self) -> Mapping[str, int]:
-        """Settings with which a model takes its samples; empty where the workload makes them. Loads no torch."""
-
-    def tests(self) -> Samples | None:
-        """The test part, if it has one."""
-
-    def batches(
-        self,
-        workload: Workload,
-        view: View,
-        global_batch: int,
-        cursor: Cursor,
-        to_device: Callable[[Any], Any],
-    ) -> Iterator[Any]: ...

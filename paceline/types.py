@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
@@ -106,10 +106,12 @@ class Unit(NamedTuple):
     step: int
     chunk: int
     phase: int = 0
+    vector: int = 0  # which of the vectors that engines exchange, where there are several
 
     def __str__(self) -> str:
         phase = f", phase {self.phase}" if self.phase else ""
-        return f"chunk {self.chunk}{phase} at step {self.step}"
+        vector = f" of vector {self.vector}" if self.vector else ""
+        return f"chunk {self.chunk}{phase}{vector} at step {self.step}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +189,8 @@ class Lane:
 
     tail: "flags" (one per slot: had a gradient), "mass" (one number, of push_sum) or "" (nothing)
     stale_ok: whether what comes back may be of another step of another rank
+    half: what half-precision numbers travel as: "half"; "mixed" (half where every rank mixes them once by itself,
+        float32 where they are summed on the way, which would round again); "float32"
     """
 
     name: str
@@ -194,6 +198,7 @@ class Lane:
     lossy_ok: bool
     tail: str = ""
     stale_ok: bool = False
+    half: str = "half"
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +229,15 @@ class Event(NamedTuple):
     step: int
     what: int = -1
     detail: float = 0
+
+
+@dataclass(slots=True)
+class Spent:
+    """Seconds that passed outside of step(); `in_backward` of them when a step opened with its first gradient."""
+
+    waited: float = 0.0
+    updated: float = 0.0
+    in_backward: float = 0.0
 
 
 # An event as it is written down while steps run, which takes half of the time of a named one; `Event._make` names it.
@@ -264,21 +278,3 @@ def spread(total: int, parts: int, grain: int = 1) -> tuple[int, ...]:
     """Bounds that cut `total` into `parts` ranges as even as multiples of `grain` allow."""
     blocks = -(-total // grain)
     return tuple(min(total, grain * (blocks * k // parts)) for k in range(parts + 1))
-
-
-@dataclass(frozen=True)
-class Axes:
-    """The six bold words of a run, as members."""
-
-    rule: Any
-    exchange: Any
-    schedule: Any
-    compressor: Any
-    membership: Any
-    topology: Any = None
-    notes: Sequence[str] = field(default=())
-
-    @property
-    def same_result(self) -> bool:
-        """Whether training ends where all-reduce ends, up to rounding."""
-        return bool(self.rule.same_result and self.exchange.consensus and self.compressor.loss != "lossy")

@@ -8,21 +8,66 @@ from tests.report.samples import record
 
 
 def test_public_names_are_these():
-    values = ["Pace", "PacelineError", "Window", "Worker", "Workload", "__version__"]
+    values = [
+        "Chunk",
+        "Cluster",
+        "Cursor",
+        "Graph",
+        "Layout",
+        "Link",
+        "Mixing",
+        "Pace",
+        "PacelineError",
+        "Place",
+        "Plan",
+        "Profile",
+        "Record",
+        "Refused",
+        "Run",
+        "Slot",
+        "StepProfile",
+        "Suite",
+        "View",
+        "Window",
+        "Worker",
+        "Workload",
+        "__version__",
+    ]
     calls = [
         "allgather",
         "allreduce",
         "broadcast",
         "comm_hook",
+        "compose",
         "hierarchical_neighbor_allreduce",
         "join",
         "neighbor_allreduce",
+        "open_store",
+        "replayed",
+        "run_ranks",
+        "settle",
         "window",
         "wrap",
+        "write_report",
     ]
-    assert paceline.__all__ == values + calls
+    families = [
+        "compressors",
+        "exchanges",
+        "memberships",
+        "models",
+        "rules",
+        "schedules",
+        "sources",
+        "topologies",
+    ]
+    assert paceline.__all__ == values + sorted(calls + families)
     for name in paceline.__all__:
         assert getattr(paceline, name) is not None
+
+
+def test_a_family_is_exported_with_its_menu():
+    assert str(paceline.schedules.MENU.make("fusion(mb=8)")) == "fusion(mb=8)"
+    assert "mlp" in paceline.models.MENU.names()
 
 
 def test_an_unknown_name_is_an_attribute_error():
@@ -32,8 +77,13 @@ def test_an_unknown_name_is_an_attribute_error():
 
 LISTING = """
 import sys
-from paceline import comm, compressors, exchanges, launchers, memberships, models
-from paceline import references, rules, schedules, sources, topologies
+from paceline import comm
+from paceline.cluster import launchers
+from paceline.workload import models
+from paceline.strategy import compressors, exchanges, memberships
+from paceline.train import references
+from paceline.workload import sources
+from paceline.strategy import rules, schedules, topologies
 for family in (comm, compressors, exchanges, launchers, memberships, models, references, rules, topologies):
     assert family.MENU.names()
 for family in (schedules, sources):
@@ -95,11 +145,13 @@ def test_what_needs_no_torch_loads_none(code, tmp_path):
 
 def test_the_check_for_torch_can_fail():
     done = subprocess.run(
-        [sys.executable, "-c", "import sys, paceline.joining" + NO_TORCH], capture_output=True, timeout=60
+        [sys.executable, "-c", "import sys, paceline.api.join" + NO_TORCH], capture_output=True, timeout=60
     )
     assert done.returncode != 0
 
 
 def test_join_stays_a_function_whatever_is_used_first():
-    code = "import paceline; paceline.wrap; import paceline.calls; assert callable(paceline.join), paceline.join"
+    code = (
+        "import paceline; paceline.wrap; import paceline.api.collectives; assert callable(paceline.join), paceline.join"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

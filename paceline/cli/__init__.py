@@ -1,18 +1,32 @@
-"""The command line: one file per verb, which parses, calls jobs/ and prints."""
+"""The command line: one file per verb, which parses, calls a room and prints."""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Sequence
+from typing import Any, NoReturn
 
 import typer
 
 from paceline._version import VERSION
-from paceline.errors import PacelineError, Refused
-from paceline.launchers.bell import ended_in_order
+from paceline.cli.help import Command, Verbs
+from paceline.cli.usage import in_our_words
+from paceline.cluster.stop_requests import Ended, ended_in_order
+from paceline.errors import PacelineError, Refused, Stopped, WrongCommand
 
-app = typer.Typer(
+
+class App(typer.Typer):
+    """The verbs, each with the help of Command."""
+
+    def command(self, name: str | None = None, **settings: Any) -> Any:
+        return super().command(name, **{"cls": Command, **settings})
+
+
+app = App(
     name="paceline",
+    cls=Verbs,
     help="Train one model on many workers with any strategy, race strategies, see how they scale.",
     no_args_is_help=True,
     add_completion=False,
@@ -62,24 +76,52 @@ _register()
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Exit code 0 if what was asked was done, 2 for a wrong command, 1 for everything else."""
+    """Carry out a command. Exit code: 0 if it was done, 2 if it was wrong, 128 + N after a signal, else 1."""
     words = list(sys.argv[1:] if argv is None else argv)
     script: list[str] = []
     if "--" in words:
         at = words.index("--")
         words, script = words[:at], words[at + 1 :]
+    ended = Ended()
     try:
-        with ended_in_order():
-            code = app(args=words, standalone_mode=False, obj=script)
-    except _UsageProblem as problem:
+        with ended_in_order(ended):
+            _check_place()
+            code = app(args=words, prog_name="paceline", standalone_mode=False, obj=script)
+    except Stopped as stopped:
+        _leave(stopped)
+    except (typer.Abort, KeyboardInterrupt):
+        _leave(Stopped(signal.SIGINT))
+    except Exception as problem:
+        if ended.number is not None:  # whatever the signal became on its way
+            _leave(Stopped(ended.number))
+        _fail(problem, words)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _leave(stopped: Stopped) -> NoReturn:
+    print("interrupted" if stopped.signal == signal.SIGINT else stopped, file=sys.stderr)
+    sys.exit(stopped.exit_code)
+
+
+def _fail(problem: Exception, words: Sequence[str]) -> NoReturn:
+    if type(problem).__name__ == "NoArgsIsHelpError":
         problem.show()  # type: ignore[attr-defined]
         sys.exit(2)
-    except (typer.Abort, KeyboardInterrupt):
-        sys.exit(130)
-    except PacelineError as problem:
+    if isinstance(problem, _UsageProblem):
+        problem = in_our_words(problem, words)
+    if isinstance(problem, PacelineError):
         complain(problem)
         sys.exit(problem.exit_code)
-    sys.exit(code if isinstance(code, int) else 0)
+    raise problem
+
+
+def _check_place() -> None:
+    try:
+        os.getcwd()
+    except OSError:
+        raise WrongCommand(
+            "the working directory is gone", why="it was deleted or moved", remedy="cd into a folder that exists"
+        ) from None
 
 
 def complain(problem: PacelineError) -> None:

@@ -12,34 +12,36 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from paceline.bench.stats import ENOUGH
 from paceline.cli import app
 from paceline.cli import options as o
 from paceline.cli.listing import name_skipped
 from paceline.cli.show import clipped, table
 from paceline.errors import WrongCommand
-from paceline.record import Record, check_writable, write
-from paceline.report.standing import name_of, rate_of
-from paceline.report.store import one, open_store
+from paceline.measure.record.record import Record, check_writable, write
+from paceline.measure.record.store import one, open_store
+from paceline.measure.stats.intervals import ENOUGH
+from paceline.race.results.standing import name_of, rate_of
 from paceline.report.tables import plain
 
 if TYPE_CHECKING:
-    from paceline.jobs.compare import Comparison
+    from paceline.race.compare import Comparison
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="An id of paceline list, the part that tells it, or a file.")]
+Id = Annotated[
+    str, typer.Argument(metavar="ID", help="Id of a record (see paceline list), a unique part of it, or a file.")
+]
 Side = Annotated[
-    str, typer.Argument(metavar="IDS", help="Starts of one run: ids or files with commas between, or a folder.")
+    str, typer.Argument(metavar="IDS", help="Records of one run: ids or files with commas between, or a folder.")
 ]
 
 
 @app.command()
 def compare(a: Side, b: Side, runs: o.Runs = Path("runs"), json: o.JsonFile = None) -> None:
-    """Compare run A with run B: A's rate over B's, and all that differs between them.
+    """Compare two runs: the ratio of their rates, and everything else that differs.
 
-    One record of each gives the ratio. Several starts of each give a 95 % interval, five a verdict:
+    One record of each gives a ratio only. Several records of each give a 95 % interval, and five of each a verdict:
     paceline compare A1,A2,A3,A4,A5 B1,B2,B3,B4,B5, or two folders.
     """
-    from paceline.jobs.compare import compare as work
+    from paceline.race.compare import compare as work
 
     if json is not None:
         check_writable(json)

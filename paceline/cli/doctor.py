@@ -9,13 +9,16 @@ import typer
 
 from paceline.cli import app
 from paceline.cli import options as o
-from paceline.record import check_writable, write
+from paceline.measure.record.record import check_writable, write
 
 
 @app.command()
 def doctor(json: o.JsonFile = None) -> None:
-    """Check this machine and say what to do about what is missing; exit code 1 if training cannot work."""
-    from paceline.jobs.doctor import examine
+    """Check this machine and say how to fix what is missing.
+
+    The exit code is 1 if training cannot work.
+    """
+    from paceline.cluster.doctor import examine
 
     if json is not None:
         check_writable(json)

@@ -8,8 +8,8 @@ import typer
 
 from paceline.cli import app
 from paceline.cli.show import size, table
-from paceline.lab.lab import Lab
-from paceline.run import Run
+from paceline.cluster.lab.lab import Lab
+from paceline.run.run import Run
 
 DEFAULTS = Lab()
 
@@ -17,35 +17,39 @@ DEFAULTS = Lab()
 @app.command()
 def lab(
     context: typer.Context,
-    hosts: Annotated[int, typer.Option("--hosts", help="Network namespaces on one switch.")] = DEFAULTS.hosts,
+    hosts: Annotated[int, typer.Option("--hosts", help="Number of virtual hosts, all on one switch.")] = DEFAULTS.hosts,
     bandwidth: Annotated[
-        str, typer.Option("--bandwidth", help="Of every link, each way: 200mbit, 1gbit.")
+        str, typer.Option("--bandwidth", help="Bandwidth of each link in each direction: 200mbit, 1gbit.")
     ] = DEFAULTS.bandwidth,
-    seconds: Annotated[float, typer.Option("--seconds", help="How long the links are measured.")] = 1.0,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=0.1, max=3600, help="How many seconds to measure the links.")
+    ] = 1.0,
 ) -> None:
-    """Build a cluster inside this machine (root), measure its links or start a command on every host, remove it.
+    """Build a virtual cluster inside this machine (needs root), measure its links, and remove it.
 
-    A command: paceline lab --hosts 4 --bandwidth 200mbit -- python my_train.py
+    With a command after --, the command runs on every host instead of the measurement.
     """
-    asked = Lab(hosts, bandwidth)
+    cluster = Lab(hosts, bandwidth)
     if context.obj:
-        from paceline.jobs.script import launch
+        from paceline.race.script import launch
 
-        launch(context.obj, run=Run(workers=hosts, lab=str(asked)), choices={})
+        launch(context.obj, run=Run(workers=hosts, lab=str(cluster)), choices={})
         return
-    _measure(asked, seconds)
+    _measure(cluster, seconds)
 
 
-def _measure(asked: Lab, seconds: float) -> None:
-    from paceline.lab.network import Network
+def _measure(cluster: Lab, seconds: float) -> None:
+    from paceline.cluster.lab.network import Network
+    from paceline.cluster.leftovers import sweep
 
-    with Network(asked) as network:
+    sweep()
+    with Network(cluster) as network:
         rates = network.goodput(seconds)
-        addresses = [network.address(host) for host in range(asked.hosts)]
+        addresses = [network.address(host) for host in range(cluster.hosts)]
     rows = [
-        (f"host {host}", addresses[host], f"{size(rate)}/s", f"{100 * rate / asked.bytes_per_second:.1f} %")
+        (f"host {host}", addresses[host], f"{size(rate)}/s", f"{100 * rate / cluster.bytes_per_second:.1f} %")
         for host, rate in enumerate(rates)
     ]
-    print(f"{asked}: all hosts send to the next one at once, over TCP")
+    print(f"{cluster}: all hosts send to the next one at once, over TCP")
     for line in table(("receiver", "address", "goodput", "of the rate"), rows):
         print(line)

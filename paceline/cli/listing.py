@@ -1,44 +1,99 @@
-"""paceline list: the records of a folder, newest first."""
+"""paceline list: the records of a folder, newest first, and each race in it as one line."""
 
 from __future__ import annotations
 
 import json as jsons
+import os
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from paceline.cli import app
 from paceline.cli import options as o
 from paceline.cli.show import clipped, table
 from paceline.errors import WrongCommand
-from paceline.record import check_writable, write
-from paceline.report.standing import name_of, rate_of
-from paceline.report.store import Skipped, Stored, open_store
+from paceline.measure.record.record import check_writable, write
+from paceline.measure.record.store import Skipped, Stored, open_store
+from paceline.race.results.standing import name_of, rate_of
 
 HEAD = ("id", "run", "workers", "rate", "verdict")
+WIDTH = 80
 
 
 @app.command("list")
-def records(runs: o.Runs = Path("runs"), json: o.JsonFile = None) -> None:
-    """List records, newest first: id, what ran, rate and verdict. What cannot be read is named and left out."""
+def records(
+    last: Annotated[int | None, typer.Option("--last", min=1, help="Show only the newest N lines.")] = None,
+    failed: Annotated[bool, typer.Option("--failed", help="Show only runs that failed.")] = False,
+    model: Annotated[
+        str | None, typer.Option("--model", help="Show only runs of models with this in the name.")
+    ] = None,
+    runs: o.Runs = Path("runs"),
+    json: o.JsonFile = None,
+) -> None:
+    """List records, newest first; a race is one line.
+
+    To list every start of a race, give its folder: paceline list --runs runs/NAME. Files that cannot be read are
+    named and left out.
+    """
     if json is not None:
         check_writable(json)
-    if not runs.is_dir():
+    if not os.path.isdir(runs):
         raise WrongCommand(f"--runs {runs}", why="there is no such folder", remedy="paceline race, or --runs DIR")
-    store = open_store([runs])
-    for line in table(HEAD, [_row(stored) for stored in store.records]) if store.records else [f"no record in {runs}"]:
-        print(line)
+    store = open_store([runs], without="profile")
+    wanted = [stored for stored in store.records if _is_wanted(stored, failed=failed, model=model)]
+    lines = _by_race(wanted, runs)[:last]
+    print("\n".join(_fitted([_line(line) for line in lines])) if lines else f"no such record in {runs}")
     name_skipped(store.skipped)
     if json is not None:
-        write(json, jsons.dumps([_values(stored) for stored in store.records], indent=1) + "\n")
+        write(json, jsons.dumps([_values(stored) for line in lines for stored in line], indent=1) + "\n")
+
+
+def _is_wanted(stored: Stored, *, failed: bool, model: str | None) -> bool:
+    record = stored.record
+    return (not failed or record.verdict == "failed") and (model is None or model in record.run.model)
+
+
+def _by_race(found: Iterable[Stored], runs: Path) -> list[list[Stored]]:
+    """Records of one race together, at the place of its newest; the others alone."""
+    lines: dict[Path, list[Stored]] = {}
+    for stored in found:
+        folder = stored.path.parent
+        raced = stored.record.race and folder.resolve() != runs.resolve()
+        lines.setdefault(folder if raced else stored.path, []).append(stored)
+    return list(lines.values())
+
+
+def _line(line: Sequence[Stored]) -> tuple[str, ...]:
+    return _row(line[0]) if len(line) == 1 else _race_row(line)
+
+
+def _race_row(line: Sequence[Stored]) -> tuple[str, ...]:
+    """A race: its folder, who took part, and how many starts there were."""
+    kept = [stored.record for stored in line]
+    names, models = ({f(record): None for record in kept} for f in (name_of, lambda record: record.run.model))
+    workers = ",".join(str(count) for count in sorted({record.workers for record in kept}))
+    failures = sum(record.verdict == "failed" for record in kept)
+    what = f"race: {', '.join(sorted(names))}; {', '.join(models)}"
+    return line[0].path.parent.name, what, workers, f"{len(kept)} starts", f"{failures} failed" if failures else "done"
 
 
 def _row(stored: Stored) -> tuple[str, ...]:
     record = stored.record
     rate = rate_of(record)
-    told = "-" if rate is None else f"{rate:.1f} {record.unit}/s"
-    what = clipped(f"{name_of(record)}, {record.run.model}", 24)
+    shown = "-" if rate is None else f"{rate:.1f} {record.unit}/s"
     state = record.outcome if record.kind == "measured" else record.kind
-    return record.id, what, str(record.workers), told, state
+    return record.id, f"{name_of(record)}, {record.run.model}", str(record.workers), shown, state
+
+
+def _fitted(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """The table in 80 columns: ids stay whole, because they are copied, and what ran is cut first."""
+    rows = [(name, what, clipped(workers, 9), rate, state) for name, what, workers, rate, state in rows]
+    widths = [max(len(row[k]) for row in [HEAD, *rows]) for k in range(len(HEAD))]
+    room = max(12, WIDTH - 2 * (len(HEAD) - 1) - sum(widths) + widths[1])
+    return list(table(HEAD, [(row[0], clipped(row[1], room), *row[2:]) for row in rows]))
 
 
 def _values(stored: Stored) -> dict[str, object]:

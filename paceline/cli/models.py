@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as jsons
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,28 +12,30 @@ from paceline.cli import app
 from paceline.cli import options as o
 from paceline.cli.show import table
 from paceline.errors import WrongCommand
-from paceline.record import check_writable, write
+from paceline.measure.record.record import check_writable, write
+from paceline.run.run import SHAPES
 
 
 @app.command()
+@o.takes_run(SHAPES)
 def models(
-    names: Annotated[list[str] | None, typer.Argument(help="Only these, with settings: 'resnet50(bias=true)'.")] = None,
-    classes: o.Classes = None,
-    image_size: o.ImageSize = None,
-    sequence_length: o.SequenceLength = None,
+    values: dict[str, Any],
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Show only these, with settings if needed: 'resnet50(bias=true)'.")
+    ] = None,
     json: o.JsonFile = None,
 ) -> None:
-    """List the models with unit, parameters, tensors, bytes and FLOPs of one sample's forward pass.
+    """List the models with their unit, parameters, tensors, megabytes and FLOPs per sample (forward pass).
 
-    Your own: --model package.module:function, a function that returns a Module or a paceline.Workload.
+    To train your own, write --model package.module:function, where the function returns a torch Module or a
+    paceline.Workload.
     """
-    from paceline.models.describe import catalogue, describe_texts
+    from paceline.workload.describe import catalogue, describe_texts
 
     if json is not None:
         check_writable(json)
-    flags = {"classes": classes, "image_size": image_size, "sequence_length": sequence_length}
-    chosen = describe_texts(names, **flags) if names else catalogue()
-    if not names and any(flags.values()):
+    chosen = describe_texts(names, **values) if names else catalogue()
+    if not names and any(values.values()):
         raise WrongCommand(
             "flags without a model", why="not every model takes them", remedy="paceline models resnet50 ..."
         )

@@ -1,102 +1,115 @@
-"""The flags that describe a run, shared by the verbs that take one."""
+"""Options of verbs: those of a run are made from the fields of Run, and output options are shared by many verbs."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import functools
+import inspect
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, NamedTuple, get_origin
 
 import typer
 from pydantic import ValidationError
 
+from paceline.cli.help import HelpAll
+from paceline.cli.usage import number_wanted
 from paceline.cli.words import settings_of
-from paceline.errors import UnknownName, WrongCommand
-from paceline.run import Run
+from paceline.errors import UnknownName, WrongCommand, short
+from paceline.run.fields import Panel
+from paceline.run.run import Run, about, flag_of
 
-Workers = Annotated[int, typer.Option("-np", "--workers", help="Number of workers.")]
-StrategyName = Annotated[
-    str | None,
+OUTPUT = Panel.OUTPUT.value
+
+Runs = Annotated[
+    Path,
     typer.Option(
-        "--strategy",
-        "--dist-optimizer",
-        "--variable-update",
-        help="A named bundle of axes: see paceline strategies.",
+        "--runs", envvar="PACELINE_RUNS", show_envvar=False, help="Folder for the records.", rich_help_panel=OUTPUT
     ),
 ]
-RuleText = Annotated[str | None, typer.Option("--rule", help="Axis: what leaves a worker, and when.")]
-ExchangeText = Annotated[str | None, typer.Option("--exchange", help="Axis: how a chunk is combined.")]
-TopologyText = Annotated[str | None, typer.Option("--topology", help="Axis: who mixes with whom.")]
-ScheduleText = Annotated[
-    str | None, typer.Option("--schedule", help="Axis: where gradients are cut: fusion(mb=25), mgwfbp, ...")
+JsonFile = Annotated[
+    Path | None, typer.Option("--json", help="Also write the result to this JSON file.", rich_help_panel=OUTPUT)
 ]
-CompressText = Annotated[
-    str | None,
-    typer.Option("--compress", help="Axis: none, cast(bf16), sign, feedback(topk(ratio=0.01)), ..."),
-]
-MembershipText = Annotated[str | None, typer.Option("--membership", help="Axis: fixed.")]
-Nodes = Annotated[str | None, typer.Option("--nodes", help="Pretend nodes on this host: 2x4 is two of four ranks.")]
-LabText = Annotated[
-    str | None,
-    typer.Option("--lab", help="Start ranks on shaped hosts in this machine (root): lab(hosts=4, bandwidth=1gbit)."),
-]
-Cpus = Annotated[float | None, typer.Option("--cpus", help="Share of a core for each worker (root): 0.3.")]
-CommName = Annotated[str, typer.Option("--comm", help="auto, shm, gloo or nccl.")]
-ProfileFile = Annotated[
-    str | None, typer.Option("--profile", help="Layer times (and link) to plan with: a record or a profile.")
-]
-ModelText = Annotated[
-    str,
-    typer.Option("--model", help="See paceline models; also torchvision:NAME or package.module:function."),
-]
-Classes = Annotated[int | None, typer.Option("--classes", help="Number of classes.")]
-ImageSize = Annotated[int | None, typer.Option("--image-size", help="Pixels per side.")]
-SequenceLength = Annotated[int | None, typer.Option("--sequence-length", help="Tokens per sequence.")]
-BatchSize = Annotated[
-    int | None, typer.Option("--batch-size", "--batch", help="Samples per worker and backward. [default: 32]")
-]
-GlobalBatch = Annotated[int | None, typer.Option("--global-batch", help="Samples of all workers per update.")]
-SourceText = Annotated[
-    str, typer.Option("--source", help="Where batches come from: fake(device), fake(cpu), idx(FOLDER).")
-]
-FakeLocation = Annotated[
-    str | None, typer.Option("--fake-location", help="The published words for --source: gpu or cpu.")
-]
-OptimizerText = Annotated[str, typer.Option("--optimizer", help="Any of torch.optim, with settings.")]
-MemoryFormat = Annotated[str, typer.Option("--memory-format", help="contiguous or channels_last.")]
-Precision = Annotated[str, typer.Option("--precision", help="fp32, bf16 or fp16 (autocast; fp16 scales the loss).")]
-UseFp16 = Annotated[bool, typer.Option("--use-fp16", help="The published word for --precision fp16.")]
-Compile = Annotated[bool, typer.Option("--compile", "--use-xla-compile", help="torch.compile (needs g++).")]
-Accumulate = Annotated[int, typer.Option("--accumulate", help="Backward passes per update.")]
-ClipNorm = Annotated[float | None, typer.Option("--clip-norm", help="Largest global norm of the mean gradient.")]
-Compute = Annotated[
-    str, typer.Option("--compute", help="real, or replay(FILE, scale=1): wait as long as a profile or record says.")
-]
-Steps = Annotated[int | None, typer.Option("--steps", help="Updates per repeat. [default: 10]")]
-Epochs = Annotated[int | None, typer.Option("--epochs", help="Epochs of the source, instead of --steps.")]
-Warmup = Annotated[int, typer.Option("--warmup", help="Updates before the clock starts.")]
-Repeats = Annotated[int, typer.Option("--repeats", help="Measured blocks of --steps; the error is over these.")]
-Seed = Annotated[int, typer.Option("--seed", help="Of parameters and of the order of samples.")]
-Threads = Annotated[
-    int | None, typer.Option("--threads", help="Compute threads per worker. [default: cores / workers]")
-]
-Deadline = Annotated[float, typer.Option("--deadline", help="Seconds after which a silent rank is given up.")]
-Runs = Annotated[
-    Path, typer.Option("--runs", envvar="PACELINE_RUNS", show_envvar=False, help="Folder for the records.")
-]
-PeakFlops = Annotated[
-    float | None,
-    typer.Option("--peak-flops", help="FLOPs per second of a worker. [default: measured, on a CPU]"),
-]
-ExperimentFile = Annotated[
-    Path | None, typer.Option("--experiment", help="TOML file with description, storage, expected, ...: kept.")
-]
-TraceFile = Annotated[
-    Path | None, typer.Option("--trace", help="Write a few steps here, for Perfetto or chrome://tracing.")
-]
-TensorboardFolder = Annotated[
-    Path | None, typer.Option("--tensorboard", help="Write scalars here (needs tensorboard).")
-]
-JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the result here.")]
+
+
+class Changed(NamedTuple):
+    """How an option of a verb differs from the field of a run."""
+
+    kind: Any = None
+    help: str = ""
+    unset: str = ""
+    default: Any = None
+    flags: tuple[str, ...] = ()
+
+
+def parameter(name: str, changed: Changed | None = None) -> inspect.Parameter:
+    """The option of a verb for one field of a run."""
+    known, field = about(name), Run.model_fields[name]
+    default = field.default if changed is None else changed.default
+    unset = (changed and changed.unset) or (known.unset if default is None else "")
+    option = typer.Option(
+        *(known.flags or (flag_of(name),)),
+        *known.published,
+        *(changed.flags if changed else ()),
+        help=_with_default((changed and changed.help) or known.help, unset),
+        show_default=not unset,
+        rich_help_panel=known.panel.value,
+    )
+    kind = (changed and changed.kind) or (str if get_origin(field.annotation) is Literal else field.annotation)
+    return _keyword(name, Annotated[kind, option], default)
+
+
+def _with_default(text: str, unset: str) -> str:
+    return f"{text}  [default: {unset}]" if unset else text
+
+
+def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _published() -> list[inspect.Parameter]:
+    """Flags of published scripts that stand for a value of another flag."""
+    panel = Panel.WORK.value
+    location = typer.Option(
+        "--fake-location", help="gpu or cpu: --source fake(device) or fake(cpu).", hidden=True, rich_help_panel=panel
+    )
+    half = typer.Option("--use-fp16", help="The same as --precision fp16.", hidden=True, rich_help_panel=panel)
+    return [
+        _keyword("fake_location", Annotated[str | None, location], None),
+        _keyword("use_fp16", Annotated[bool, half], False),
+    ]
+
+
+Verb = Callable[..., None]
+
+
+def takes_run(names: Iterable[str] = tuple(Run.model_fields), **changes: Changed) -> Callable[[Verb], Verb]:
+    """Give a verb the options of these fields of a run; it gets their values as one mapping, `values`.
+
+    Typer reads options from a signature, so this one is made from the descriptions of the fields.
+    """
+    made = [parameter(name, changes.get(name)) for name in names]
+    if set(names) == set(Run.model_fields):
+        made += _published()
+    last = [_keyword("help_all", Annotated[bool, HelpAll], False)] if any(about(n).published for n in names) else []
+
+    def decorate(verb: Verb) -> Verb:
+        own = inspect.signature(verb, eval_str=True).parameters
+
+        @functools.wraps(verb)
+        def called(**given: Any) -> None:
+            given.pop("help_all", None)
+            values = {option.name: given.pop(option.name) for option in made}
+            verb(**given, values=values)
+
+        rest = [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in own.values()]
+        first = next(k for k, option in enumerate(rest) if option.name == "values")
+        signature = inspect.Signature([*rest[:first], *made, *rest[first + 1 :], *last])
+        called.__signature__ = signature  # type: ignore[attr-defined]
+        called.__annotations__ = {option.name: option.annotation for option in signature.parameters.values()}
+        return called
+
+    return decorate
+
 
 DEFAULTS = Run()
 
@@ -121,6 +134,23 @@ def run_from(values: Mapping[str, Any], words: Sequence[str] = (), given: Collec
     try:
         return Run.model_validate(settings)
     except ValidationError as problem:
-        first = problem.errors()[0]
-        flag = "--" + str(first["loc"][0]).replace("_", "-")
-        raise WrongCommand(f"{flag} {first['input']}", why=str(first["msg"])) from None
+        raise wrong_value(problem) from None
+
+
+def wrong_value(problem: ValidationError, flags: Mapping[str, str] = {}) -> WrongCommand:
+    """The first complaint of pydantic as what, why and try; `flags` are spellings of names that no run has."""
+    first = problem.errors()[0]
+    name = next((str(part) for part in reversed(first["loc"]) if isinstance(part, str)), "")
+    flag = flags.get(name) or flag_of(name)
+    what = f"{flag} {short(str(first['input']))}"
+    if first["type"] == "literal_error":
+        words = [word.strip(" '") for word in str(first["ctx"]["expected"]).replace(" or ", ",").split(",")]
+        return WrongCommand(what, why=f"it is {_either(words)}", remedy=f"{flag} {words[0]}")
+    if first["type"] in ("int_parsing", "float_parsing"):
+        why, example = number_wanted(first["msg"])
+        return WrongCommand(what, why=why, remedy=f"{flag} {example}")
+    return WrongCommand(what, why=str(first["msg"]))
+
+
+def _either(words: Sequence[str]) -> str:
+    return " or ".join([", ".join(words[:-1]), words[-1]])

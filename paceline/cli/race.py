@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json as jsons
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,8 +14,10 @@ from pydantic import ValidationError
 
 from paceline.cli import app
 from paceline.cli import options as o
-from paceline.errors import WrongCommand
-from paceline.record import check_writable, write
+from paceline.errors import Stopped, WrongCommand, short
+from paceline.measure.record.record import check_writable, write
+from paceline.run.fields import Panel
+from paceline.run.run import GRID, Run, about, flag_of, flags_of
 
 # What answers within two minutes: few steps, no round that would end after them, and no more of the baseline and the
 # limit than a scaling needs, because most of a start is importing torch.
@@ -25,81 +28,98 @@ USUAL_STARTS = 4  # of a round: one worker, limit, ddp, allreduce
 USUAL = {"rounds": 5, "steps": 5, "warmup": 3, "repeats": 3}
 
 
+LISTED = ("workers", "model", "batch_size")  # of which a race takes several
+COMMON = tuple(name for name in Run.model_fields if name not in GRID and about(name).race == "common")
+
+
+def _in_panel(panel: Panel, flag: str, help: str, default: str = "") -> Any:
+    text = f"{help}  [default: {default}]" if default else help
+    return typer.Option(flag, help=text, rich_help_panel=panel.value)
+
+
 @app.command()
+@o.takes_run(
+    (*LISTED, *COMMON, "seed"),
+    workers=o.Changed(str | None, "Numbers of workers: 2, or 1,2,4.", "2"),
+    model=o.Changed(
+        str | None, "Models, with commas between; see paceline models.", "mobilenet_v2", None, ("--models",)
+    ),
+    batch_size=o.Changed(str | None, "Samples per worker in one backward pass: 64, or 16,64.", "32"),
+    steps=o.Changed(unset="5"),
+    warmup=o.Changed(int | None, unset="3"),
+    repeats=o.Changed(int | None, unset="3"),
+)
 def race(
     context: typer.Context,
+    *,
     strategies: Annotated[
-        str | None, typer.Option("--strategies", help="Contenders by name: allreduce,wfbp. [default: allreduce]")
+        str | None,
+        _in_panel(Panel.TRAVEL, "--strategies", "Strategies to race by name, with commas between.", "allreduce"),
     ] = None,
     contender: Annotated[
         list[str] | None,
-        typer.Option("--contender", help="One more: 'allreduce,schedule=wfbp', 'rule=atc,exchange=neighbor(ring)'."),
+        _in_panel(
+            Panel.TRAVEL,
+            "--contender",
+            "One more contender made of axes: 'allreduce,schedule=wfbp', 'rule=atc,exchange=neighbor(ring)'.",
+        ),
     ] = None,
-    suite: Annotated[str | None, typer.Option("--suite", help="A race as a TOML file, or a shipped one.")] = None,
-    workers: Annotated[str | None, typer.Option("-np", "--workers", help="Workers: 2, or 1,2,4. [default: 2]")] = None,
-    model: Annotated[str | None, typer.Option("--model", "--models", help="One or several, with commas.")] = None,
-    batch_size: Annotated[
-        str | None, typer.Option("--batch-size", "--batch", help="Samples per worker: 64, or 16,64.")
+    suite: Annotated[
+        str | None, _in_panel(Panel.TRAVEL, "--suite", "Read the race from a TOML file, or a shipped one by name.")
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Few steps, batch 16, and no round that would end after two minutes.")
+        bool, _in_panel(Panel.LENGTH, "--quick", "Answer within about two minutes: few steps, batch 16.")
     ] = False,
-    rounds: Annotated[int | None, typer.Option("--rounds", help="Fresh starts of each contender. [default: 5]")] = None,
-    minutes: Annotated[
-        float | None, typer.Option("--minutes", help="No round starts that would end after so many.")
+    rounds: Annotated[
+        int | None, _in_panel(Panel.LENGTH, "--rounds", "How often each contender is started afresh.", "5")
     ] = None,
-    classes: o.Classes = None,
-    image_size: o.ImageSize = None,
-    sequence_length: o.SequenceLength = None,
-    source: o.SourceText = o.DEFAULTS.source,
-    optimizer: o.OptimizerText = o.DEFAULTS.optimizer,
-    memory_format: o.MemoryFormat = o.DEFAULTS.memory_format,
-    precision: o.Precision = o.DEFAULTS.precision,
-    compile: o.Compile = False,
-    accumulate: o.Accumulate = o.DEFAULTS.accumulate,
-    clip_norm: o.ClipNorm = None,
-    compute: o.Compute = o.DEFAULTS.compute,
-    comm: o.CommName = o.DEFAULTS.comm,
-    nodes: o.Nodes = None,
-    profile: o.ProfileFile = None,
-    lab: o.LabText = None,
-    cpus: o.Cpus = None,
-    deadline: o.Deadline = o.DEFAULTS.deadline,
-    steps: o.Steps = None,
-    warmup: Annotated[int | None, typer.Option("--warmup", help="Updates before the clock starts.")] = None,
-    repeats: Annotated[int | None, typer.Option("--repeats", help="Measured blocks of --steps in a start.")] = None,
-    seed: o.Seed = o.DEFAULTS.seed,
-    threads: o.Threads = None,
+    minutes: Annotated[
+        float | None,
+        _in_panel(Panel.LENGTH, "--minutes", "Do not start a round that would run past this many minutes."),
+    ] = None,
+    values: dict[str, Any],
     runs: o.Runs = Path("runs"),
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start anew, also if the same race is unfinished.")] = False,
+    fresh: Annotated[
+        bool, _in_panel(Panel.OUTPUT, "--fresh", "Start from the beginning, even if the same race is unfinished.")
+    ] = False,
     retry: Annotated[
-        bool, typer.Option("--retry", help="Run rounds with a failed cell again, and missing ones.")
+        bool, _in_panel(Panel.OUTPUT, "--retry", "Run the rounds again in which a start failed or is missing.")
     ] = False,
     json: o.JsonFile = None,
 ) -> None:
     """Race strategies on this machine: fresh processes, interleaved, with intervals and a verdict.
 
-    The one-worker baseline, limit and ddp always take part. Without flags: mobilenet_v2 on 32x32 images, 32 samples
-    for each of two workers. Started again after an interruption, the same race keeps what is finished. Your own
-    training script: paceline race --strategies allreduce,wfbp -- python my_train.py
+    One worker alone, limit and ddp always take part. Without flags: mobilenet_v2 on 32x32 images, 32 samples for each
+    of two workers. Started again after an interruption, the same race keeps what is finished. Your own training
+    script: paceline race --strategies allreduce,wfbp -- python my_train.py
     """
-    from paceline.cli.race_view import View, as_json, closing
-    from paceline.jobs.keep import check_runs
-    from paceline.jobs.race import check_places
-    from paceline.jobs.race import race as run_race
-    from paceline.jobs.racefolder import open_folder
+    from paceline.cli.race_view import RaceView, as_json, closing
+    from paceline.race.folder import open_folder
+    from paceline.race.keep import check_runs
+    from paceline.race.race import check_places
+    from paceline.race.race import race as run_race
+    from paceline.run.compose.flags import check_variables
+    from paceline.run.own_model import check_own_models
 
-    plan = _plan(context, dict(locals()))
+    own = {"strategies": strategies, "contender": contender, "suite": suite, "rounds": rounds, "minutes": minutes}
+    plan = _plan(context, {**values, **own, "quick": quick})
     if json is not None:
         check_writable(json)
     check_runs(runs)
     check_places(plan)
+    if not plan.script:
+        check_variables(plan.cells[0].run, os.environ)
+        check_own_models(cell.run for cell in plan.cells)
     folder, known = open_folder(plan, runs, fresh=fresh, retry=retry)
     _greet(plan, folder, known)
     if quick:
         _no_promise(context, plan)
-    with View() as view:
-        result = run_race(plan, folder, measured=_measured(plan, quick), watcher=view, retry=retry)
+    try:
+        with RaceView() as view:
+            result = run_race(plan, folder, measured=_measured(plan, quick), watcher=view, retry=retry)
+    except Stopped:
+        _name_kept(plan, folder)
+        raise
     for line in closing(result):
         print(line)
     print(f"\nrecords: {folder.path}")
@@ -110,38 +130,43 @@ def race(
         raise typer.Exit(1)
 
 
+def _name_kept(plan: Any, folder: Any) -> None:
+    """Where the results are that a race had when it was stopped."""
+    records = [folder.record_of(cell) for cell in plan.cells]
+    count = sum(record is not None and record.verdict != "failed" for record in records)
+    print(f"kept: {count} of {len(records)} starts in {folder.path}; the same command goes on with it", flush=True)
+
+
 def _plan(context: typer.Context, values: dict[str, Any]) -> Any:
     """The suite that the flags describe: a file's, with every flag on the command line in its place."""
-    from paceline.jobs.cells import plan
-    from paceline.jobs.script import left_out, script_suite
-    from paceline.jobs.suite import Suite, read_suite
+    from paceline.race.plan import plan
+    from paceline.race.script import left_out, script_suite
+    from paceline.race.suite import Suite, read_suite
 
     given = {name: values[name] for name in values if _was_given(context, name)}
-    asked = read_suite(values["suite"]) if values["suite"] else Suite.model_validate(_defaults(given))
+    raced = read_suite(values["suite"]) if values["suite"] else Suite.model_validate(_defaults(given))
     script = list(context.obj or ())
-    ignored = left_out(asked) if script and values["suite"] else []
-    changes, common = _changes(given), {name: given[name] for name in _COMMON if name in given}
+    ignored = left_out(raced) if script and values["suite"] else []
+    changes, common = _changes(given), {name: given[name] for name in COMMON if name in given}
     if values["quick"]:
         usual = {name: QUICK[name] for name in ("rounds", "reference_rounds", "minutes")}
         changes = {**usual, **({} if values["suite"] else {"batch_sizes": [QUICK_BATCH]}), **changes}
         common = {name: QUICK[name] for name in ("steps", "warmup", "repeats")} | common
     try:
-        asked = Suite.model_validate({**asked.model_dump(exclude_unset=True), **changes, "run": asked.common | common})
+        raced = Suite.model_validate({**raced.model_dump(exclude_unset=True), **changes, "run": raced.common | common})
     except ValidationError as problem:
-        first = problem.errors()[0]
-        flag = "--" + str(first["loc"][-1]).replace("_", "-")
-        raise WrongCommand(f"{flag} {first['input']}", why=str(first["msg"])) from None
+        raise o.wrong_value(problem, {"batch_sizes": flag_of("batch_size")}) from None
     if script:
         _nothing_of_the_script(given)
-        asked = script_suite(asked, script)
+        raced = script_suite(raced, script)
     if ignored:
         print(f"note: the script chooses model, data and steps itself; not used: {', '.join(ignored)}", file=sys.stderr)
-    return plan(asked, script=script)
+    return plan(raced, script=script)
 
 
 def _changes(given: dict[str, Any]) -> dict[str, Any]:
     """What flags say about the race itself."""
-    from paceline.contenders import split
+    from paceline.race.contenders import split
 
     changes: dict[str, Any] = {name: given[name] for name in ("rounds", "minutes", "seed") if name in given}
     kinds = {"models": ("model", str), "workers": ("workers", int), "batch_sizes": ("batch_size", int)}
@@ -155,13 +180,6 @@ def _changes(given: dict[str, Any]) -> dict[str, Any]:
     return changes
 
 
-_COMMON = (
-    *("classes", "image_size", "sequence_length", "source", "optimizer", "memory_format", "precision", "nodes"),
-    *("compile", "accumulate", "clip_norm", "compute", "comm", "profile", "lab", "cpus", "deadline"),
-    *("steps", "warmup", "repeats", "threads"),
-)
-
-
 def _defaults(given: dict[str, Any]) -> dict[str, Any]:
     """The race without flags; a model of the user's own choice gets no image size of ours, nor do files."""
     common = {name: USUAL[name] for name in ("steps", "warmup", "repeats")}
@@ -173,8 +191,8 @@ def _whole(flag: str, word: str, kind: type) -> Any:
     try:
         return kind(word)
     except ValueError:
-        name = {"workers": "-np"}.get(flag, "--" + flag.replace("_", "-"))
-        raise WrongCommand(f"{name} {word}", why="it takes whole numbers, with commas between", remedy="1,2") from None
+        why, name = "it takes whole numbers, with commas between", flag_of(flag)
+        raise WrongCommand(f"{name} {short(word)}", why=why, remedy=f"{name} 1,2") from None
 
 
 def _at_least_one(changes: dict[str, Any]) -> None:
@@ -186,14 +204,12 @@ def _at_least_one(changes: dict[str, Any]) -> None:
 
 
 def _nothing_of_the_script(given: dict[str, Any]) -> None:
-    from paceline.jobs.script import TAKEN
+    from paceline.race.script import TAKEN
 
-    foreign = [name for name in (*_COMMON, "model", "batch_size") if name in given and name not in TAKEN]
+    foreign = [name for name in (*COMMON, "model", "batch_size") if name in given and name not in TAKEN]
     if foreign:
-        flags = ", ".join("--" + name.replace("_", "-") for name in foreign)
-        raise WrongCommand(
-            f"{flags} with a script", why="the script chooses model, data and steps itself", remedy="leave it out"
-        )
+        why = "the script chooses model, data and steps itself"
+        raise WrongCommand(f"{flags_of(foreign)} with a script", why=why, remedy="leave it out")
 
 
 def _was_given(context: typer.Context, name: str) -> bool:
@@ -205,7 +221,7 @@ def _no_promise(context: typer.Context, plan: Any) -> None:
     """Two minutes are promised for the race without other flags only."""
     from paceline.cli.race_view import wrapped
 
-    longer = any(_was_given(context, name) for name in (*_COMMON, "suite", "model", "batch_size", "workers"))
+    longer = any(_was_given(context, name) for name in (*COMMON, "suite", "model", "batch_size", "workers"))
     starts = sum(cell.round == 1 for cell in plan.cells)
     if not plan.script and not longer and starts <= USUAL_STARTS:
         return
@@ -218,9 +234,9 @@ def _no_promise(context: typer.Context, plan: Any) -> None:
 
 
 def _measured(plan: Any, quick: bool) -> Any:
-    from paceline.jobs.measure import WATCHED
-    from paceline.jobs.race import Measured
-    from paceline.jobs.script import measure_script
+    from paceline.measure.measure import WATCHED
+    from paceline.race.race import Measured
+    from paceline.race.script import measure_script
 
     if plan.script:
         return lambda cell: measure_script(plan.script, cell.run)

@@ -6,6 +6,7 @@ import os
 import sys
 import textwrap
 from collections.abc import Iterator
+from dataclasses import asdict
 from types import TracebackType
 from typing import Any
 
@@ -14,18 +15,19 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from paceline.bench.redact import redact, redacted, secrets_of
-from paceline.bench.stats import ENOUGH, Interval
 from paceline.cli.show import plus_minus, table
-from paceline.jobs.cells import BASELINE, Cell, Heat
-from paceline.jobs.race import Race
-from paceline.jobs.standing import Standing, verdict
-from paceline.record import Record
+from paceline.files.redact import redact, redacted, secrets_of
+from paceline.measure.record.record import Record
+from paceline.measure.stats.intervals import ENOUGH, Interval, mean_interval
+from paceline.race.plan import BASELINE, Cell, Entry, Heat
+from paceline.race.race import Race
+from paceline.race.results.standing import Standing, rate_of
+from paceline.race.results.verdict import Verdict, verdict
 
 WIDEST = 20  # letters of a label in a table
 
 
-class View:
+class RaceView:
     """Watches a race; a context, so that the terminal is left in order."""
 
     def __init__(self, console: Console | None = None) -> None:
@@ -33,7 +35,7 @@ class View:
         self._live = Live(console=self._console, refresh_per_second=4) if self._console.is_terminal else None
         self._told = False
 
-    def __enter__(self) -> View:
+    def __enter__(self) -> RaceView:
         if self._live is not None:
             self._live.start()
         return self
@@ -93,28 +95,35 @@ def picture(race: Race, under_way: Cell | None) -> Table:
         drawn.add_column(head, justify="left" if not head else "right")
     for heat in race.plan.heats:
         drawn.add_row(Text(public(race.plan.title(heat)), style="bold"), "", "", "")
-        for standing in race.standings(heat):
-            now = under_way is not None and under_way.key == (standing.entry.heat, standing.label)
-            label = Text(("> " if now else "  ") + short(standing.label))
-            drawn.add_row(label, *_cells_of(race, heat, standing))
+        for entry in race.entries(heat):
+            now = under_way is not None and under_way.key == (entry.heat, entry.label)
+            label = Text(("> " if now else "  ") + short(entry.label))
+            drawn.add_row(label, *_cells_of(race, entry))
     return drawn
 
 
-def _cells_of(race: Race, heat: Heat, standing: Standing) -> tuple[str, str, str]:
-    ddp = next((s for s in race.standings(heat) if s.label == "ddp"), None)
-    alone = standing.label == BASELINE
-    ratio = None if ddp is None or alone else standing.against(ddp)
-    planned = sum(cell.key == (standing.entry.heat, standing.label) for cell in race.plan.cells)
-    return _rate(standing), _shown(ratio), f"{len(standing.records)}/{planned}"
+def _cells_of(race: Race, entry: Entry) -> tuple[str, str, str]:
+    standing = race.standing(entry.heat, entry.label)
+    ended = 0 if standing is None else len(standing.records)
+    planned = sum(cell.key == (entry.heat, entry.label) for cell in race.plan.cells)
+    return _rate(standing), _shown(_of_reference(race, entry, "ddp")), f"{ended}/{planned}"
+
+
+def _of_reference(race: Race, entry: Entry, name: str) -> Interval | None:
+    """The ratio to ddp or the limit of the same heat, round by round."""
+    if entry.label == BASELINE or name not in {one.label for one in race.plan.entries_of(entry.heat)}:
+        return None
+    mine, reference = race.standing(entry.heat, entry.label), race.standing(entry.heat, name)
+    return None if mine is None or reference is None else mine.round_ratio(reference)
 
 
 def _shown(interval: Interval | None, digits: int = 2) -> str:
     return "-" if interval is None else plus_minus(interval, digits)
 
 
-def _rate(standing: Standing) -> str:
-    """With a digit after the point where that says something."""
-    rate = standing.rate
+def _rate(standing: Standing | None) -> str:
+    """The rate over rounds, with a decimal below 1000."""
+    rate = None if standing is None else mean_interval(standing.rates)
     return _shown(rate, 0 if rate is not None and rate.centre >= 1000 else 1)
 
 
@@ -138,13 +147,12 @@ def spoken_time(seconds: float | None) -> str:
 def closing(race: Race) -> Iterator[str]:
     """Tables, verdicts and failures, heat by heat."""
     for heat in race.plan.heats:
-        standings = race.standings(heat)
         yield ""
         yield public(race.plan.title(heat))
-        yield from table_of(race, heat, standings)
-        yield from speedups(race, heat, standings)
+        yield from table_of(race, heat)
+        yield from speedups(race, heat)
         yield ""
-        for line in verdict(standings):
+        for line in spoken(verdict(race.field_of(heat), heat.workers)):
             yield from wrapped(line)
     yield ""
     yield from wrapped(
@@ -164,32 +172,39 @@ def closing(race: Race) -> Iterator[str]:
         )
 
 
-def table_of(race: Race, heat: Heat, standings: list[Standing]) -> Iterator[str]:
-    unit = next((s.last.unit for s in standings if s.last is not None), "")
-    head = ("contender", f"{unit}/sec", "of ddp", "of limit", "scaling")
-    yield from table(head, [_row(race, heat, standing, standings) for standing in standings])
-    for standing in standings:
-        if len(standing.label) > WIDEST:
-            yield from wrapped(f"{short(standing.label)} is {standing.label}")
+def spoken(judged: Verdict) -> Iterator[str]:
+    """A verdict line by line: the answer, what else was found, and notes."""
+    yield judged.headline
+    yield from judged.findings
+    yield from (f"note: {note}" for note in judged.notes)
 
 
-def _row(race: Race, heat: Heat, standing: Standing, standings: list[Standing]) -> tuple[str, ...]:
-    known = {s.label: s for s in standings}
-    alone = standing.label == BASELINE
-    ratios = [None if alone or name not in known else standing.against(known[name]) for name in ("ddp", "limit")]
-    speedup = None if alone else standing.speedup(known[BASELINE])
+def table_of(race: Race, heat: Heat) -> Iterator[str]:
+    entries = race.entries(heat)
+    head = ("contender", f"{race.field_of(heat).unit}/sec", "of ddp", "of limit", "scaling")
+    yield from table(head, [_row(race, heat, entry) for entry in entries])
+    for entry in entries:
+        if len(entry.label) > WIDEST:
+            yield from wrapped(f"{short(entry.label)} is {entry.label}")
+
+
+def _row(race: Race, heat: Heat, entry: Entry) -> tuple[str, ...]:
+    standing = race.standing(entry.heat, entry.label)
+    ratios = [_of_reference(race, entry, name) for name in ("ddp", "limit")]
+    speedup = None if entry.label == BASELINE else race.speedup(entry)
     scaling = None if speedup is None else _divided(speedup, heat.workers)
-    mark = ("" if standing.kind == "measured" else f" ({standing.kind})") + ("" if standing.entry.same_result else " *")
-    return short(standing.label) + mark, _rate(standing), *map(_shown, ratios), _shown(scaling)
+    kind = "" if standing is None or standing.kind == "measured" else f" ({standing.kind})"
+    mark = kind + ("" if entry.same_result else " *")
+    return short(entry.label) + mark, _rate(standing), *map(_shown, ratios), _shown(scaling)
 
 
-def speedups(race: Race, heat: Heat, standings: list[Standing]) -> Iterator[str]:
-    """How many times faster than one worker; what was published of it stands beside."""
-    alone = race.baseline(heat)
-    found = [(s.label, s.speedup(alone)) for s in standings if s.label != BASELINE and heat.workers > 1]
-    told = [f"{short(label)} {_shown(speedup)}" for label, speedup in found if speedup is not None]
-    if told:
-        yield from wrapped(f"speed-up over one worker: {', '.join(told)}")
+def speedups(race: Race, heat: Heat) -> Iterator[str]:
+    """Speed-ups over one worker, and the published ones beside them."""
+    entries = [entry for entry in race.entries(heat) if entry.label != BASELINE and heat.workers > 1]
+    known = [(entry.label, speedup) for entry in entries if (speedup := race.speedup(entry)) is not None]
+    if known:
+        shown = ", ".join(f"{short(label)} {_shown(speedup)}" for label, speedup in known)
+        yield from wrapped(f"speed-up over one worker: {shown}")
     for figure in race.plan.suite.published:
         if figure.is_about(heat.model, heat.workers):
             yield from wrapped(f"published: {figure.text}")
@@ -214,8 +229,8 @@ def as_json(race: Race) -> dict[str, Any]:
                 "what": race.plan.title(heat),
                 "workers": heat.workers,
                 "published": [p.text for p in race.plan.suite.published if p.is_about(heat.model, heat.workers)],
-                "contenders": [_told(standing) for standing in race.standings(heat)],
-                "verdict": list(verdict(race.standings(heat))),
+                "contenders": [_values(entry, race.standing(entry.heat, entry.label)) for entry in race.entries(heat)],
+                "verdict": verdict_values(verdict(race.field_of(heat), heat.workers)),
             }
             for heat in race.plan.heats
         ],
@@ -226,13 +241,19 @@ def as_json(race: Race) -> dict[str, Any]:
     return dict(redacted(values, secrets_of(os.environ)))
 
 
-def _told(standing: Standing) -> dict[str, Any]:
-    latest = [*standing.records.values()][::-1]  # not every round has a baseline
+def verdict_values(judged: Verdict) -> dict[str, Any]:
+    """A verdict as JSON has it, with its sentence."""
+    return {**asdict(judged), "text": judged.headline}
+
+
+def _values(entry: Entry, standing: Standing | None) -> dict[str, Any]:
+    records = standing.records if standing is not None else ()
     return {
-        "name": standing.label,
-        "kind": standing.kind,
-        "same_result": standing.entry.same_result,
-        "rates": standing.rates,
-        "records": [record.id for record in standing.records.values()],
-        "efficiency": next((record.efficiency for record in latest if record.efficiency), {}),
+        "name": entry.label,
+        "kind": standing.kind if standing is not None else "measured",
+        "same_result": entry.same_result,
+        "rates": {record.race["round"]: rate_of(record) for record in records},
+        "records": [record.id for record in records],
+        # not every round has a baseline
+        "efficiency": next((record.efficiency for record in reversed(records) if record.efficiency), {}),
     }

@@ -11,22 +11,25 @@ from paceline.cli import app
 from paceline.cli import options as o
 from paceline.cli.listing import name_skipped
 from paceline.cli.show import size
-from paceline.record import check_writable
+from paceline.measure.record.record import check_writable
 
 
 @app.command()
 def report(
     records: Annotated[
-        list[str] | None, typer.Argument(metavar="[RUNS or ID]...", help="Folders, files or ids. [default: --runs]")
+        list[str] | None,
+        typer.Argument(metavar="[RUNS or ID]...", help="Folders, files or ids of records. [default: --runs]"),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", help="The page to write.")] = Path("report.html"),
-    charts: Annotated[Path | None, typer.Option("--charts", help="Folder for every chart as PNG and SVG.")] = None,
-    title: Annotated[str, typer.Option("--title", help="What stands above the verdict.")] = "paceline report",
+    out: Annotated[Path, typer.Option("--out", help="HTML file to write.")] = Path("report.html"),
+    charts: Annotated[
+        Path | None, typer.Option("--charts", help="Also write every chart to this folder, as PNG and SVG.")
+    ] = None,
+    title: Annotated[str, typer.Option("--title", help="Heading of the page.")] = "paceline report",
     runs: o.Runs = Path("runs"),
 ) -> None:
-    """Write one HTML file with summary, charts, tables and commands; it loads nothing and works offline."""
-    from paceline.jobs.report import gather
-    from paceline.jobs.report import report as work
+    """Write one HTML page with verdict, charts, tables and commands; it works offline."""
+    from paceline.report.report import gather
+    from paceline.report.report import report as work
 
     check_writable(out, "--out")
     found, skipped = gather(records or [], runs)

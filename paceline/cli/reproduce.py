@@ -14,11 +14,11 @@ import typer
 
 from paceline.cli import app
 from paceline.cli import options as o
-from paceline.record import check_writable, write
+from paceline.measure.record.record import check_writable, write
 from paceline.report.tables import plain
 
 if TYPE_CHECKING:
-    from paceline.jobs.reproduce.sheet import Cell, Figure, Filled, Reproduction
+    from paceline.race.published._sheet import Filled, PublishedFigure, Reproduction, SheetCell
 
 NAMES = "bluefog, ddl_benchmarks, dlaas, elasticdl or tensorpack"
 WIDTH = 80
@@ -27,20 +27,31 @@ WIDTH = 80
 @app.command()
 def reproduce(
     name: Annotated[str, typer.Argument(metavar="NAME", help=f"{NAMES}.")],
-    measure: Annotated[bool, typer.Option("--measure", help="Run what is missing, on this machine.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="With --measure: one short start of each.")] = False,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="First run on this machine what has no record yet.")
+    ] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="With --measure: run each configuration once, and briefly.")
+    ] = False,
     starts: Annotated[
-        int, typer.Option("--starts", min=1, help="With --measure: fresh starts of each, in all; more decide more.")
+        int,
+        typer.Option(
+            "--starts",
+            min=1,
+            max=10_000,
+            help="With --measure: how many records each configuration should have; more give narrower intervals.",
+        ),
     ] = 5,
     runs: o.Runs = Path("runs"),
     json: o.JsonFile = None,
 ) -> None:
-    """Print a published table and beside it what this machine shows; every cell of ours names its records.
+    """Print a published table beside the results of this machine.
 
-    A cell is measured, replayed, forecast, or empty with the reason. Without --measure only records in --runs count.
+    A result is measured, replayed or forecast, and names its records; an empty cell gives the reason. Without
+    --measure only records in --runs are used.
     """
-    from paceline.jobs.reproduce import measure_missing
-    from paceline.jobs.reproduce import reproduce as work
+    from paceline.race.reproduce import measure_missing
+    from paceline.race.reproduce import reproduce as work
 
     if json is not None:
         check_writable(json)
@@ -102,7 +113,7 @@ def _rates(filled: Filled, width: int) -> Iterator[str]:
         yield f"{row.name:{width}} | {rate:>7} {ratio:>{wide}} | {_here(cell, reasons)}"
 
 
-def _here(cell: Cell, reasons: Sequence[str]) -> str:
+def _here(cell: SheetCell, reasons: Sequence[str]) -> str:
     """The newest record by its name, the others by their number."""
     if cell.rate is None or cell.record is None:
         return f" empty ({reasons.index(cell.reason) + 1})"
@@ -168,7 +179,7 @@ def values(found: Reproduction) -> dict[str, Any]:
     return {"name": found.name, "sheets": sheets, **told}
 
 
-def _values(cell: Cell) -> dict[str, Any]:
+def _values(cell: SheetCell) -> dict[str, Any]:
     ratio = None if cell.ratio is None else {**asdict(cell.ratio), "starts": cell.behind}
     return {
         "name": cell.row.name,
@@ -183,7 +194,7 @@ def _values(cell: Cell) -> dict[str, Any]:
     }
 
 
-def _figure(cell: Cell, figure: Figure) -> dict[str, Any] | None:
+def _figure(cell: SheetCell, figure: PublishedFigure) -> dict[str, Any] | None:
     """None where neither side has it."""
     here = cell.told(figure)
     if figure.published is None and here is None:

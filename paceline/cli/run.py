@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,110 +12,91 @@ import typer
 
 from paceline.cli import app
 from paceline.cli import options as o
-from paceline.cli.show import details, step_lines, total_line
+from paceline.cli.show import Total, details, step_lines
 from paceline.cli.words import settings_of
 from paceline.errors import UnknownName, WrongCommand
-from paceline.record import Record, check_writable, read, write
-from paceline.run import TO_LAUNCHER, TO_SCRIPTS, Run
+from paceline.measure.record.record import Record, check_writable, read, write
+from paceline.run.run import TO_LAUNCHER, TO_SCRIPTS, Run, flags_of
+
+
+def _output(flag: str, help: str) -> Any:
+    return typer.Option(flag, help=help, rich_help_panel=o.OUTPUT)
 
 
 @app.command()
+@o.takes_run()
 def run(
     context: typer.Context,
+    values: dict[str, Any],
     words: Annotated[
         list[str] | None, typer.Argument(help="dnn=resnet50 bs=64 nworkers=4, or: -- python my_train.py")
     ] = None,
-    workers: o.Workers = o.DEFAULTS.workers,
-    strategy: o.StrategyName = None,
-    rule: o.RuleText = None,
-    exchange: o.ExchangeText = None,
-    topology: o.TopologyText = None,
-    schedule: o.ScheduleText = None,
-    compress: o.CompressText = None,
-    membership: o.MembershipText = None,
-    comm: o.CommName = o.DEFAULTS.comm,
-    nodes: o.Nodes = None,
-    profile: o.ProfileFile = None,
-    lab: o.LabText = None,
-    cpus: o.Cpus = None,
-    model: o.ModelText = o.DEFAULTS.model,
-    classes: o.Classes = None,
-    image_size: o.ImageSize = None,
-    sequence_length: o.SequenceLength = None,
-    batch_size: o.BatchSize = None,
-    global_batch: o.GlobalBatch = None,
-    source: o.SourceText = o.DEFAULTS.source,
-    fake_location: o.FakeLocation = None,
-    optimizer: o.OptimizerText = o.DEFAULTS.optimizer,
-    memory_format: o.MemoryFormat = o.DEFAULTS.memory_format,
-    precision: o.Precision = o.DEFAULTS.precision,
-    use_fp16: o.UseFp16 = False,
-    compile: o.Compile = False,
-    accumulate: o.Accumulate = o.DEFAULTS.accumulate,
-    clip_norm: o.ClipNorm = None,
-    compute: o.Compute = o.DEFAULTS.compute,
-    steps: o.Steps = None,
-    epochs: o.Epochs = None,
-    warmup: o.Warmup = o.DEFAULTS.warmup,
-    repeats: o.Repeats = o.DEFAULTS.repeats,
-    seed: o.Seed = o.DEFAULTS.seed,
-    threads: o.Threads = None,
-    deadline: o.Deadline = o.DEFAULTS.deadline,
     runs: o.Runs = Path("runs"),
     baseline: Annotated[
-        Path | None, typer.Option("--baseline", help="Record of one worker: speed-up and efficiency against it.")
+        Path | None, _output("--baseline", "Record of one worker: show speed-up and efficiency against it.")
     ] = None,
-    experiment: o.ExperimentFile = None,
-    peak_flops: o.PeakFlops = None,
+    experiment: Annotated[
+        Path | None, _output("--experiment", "TOML file with description and expectations, kept in the record.")
+    ] = None,
+    peak_flops: Annotated[
+        float | None, _output("--peak-flops", "Peak FLOPs per second of a worker. [default: measured, on a CPU]")
+    ] = None,
     log_format: Annotated[
-        str, typer.Option("--log-format", help="plain, or tf_cnn: the step lines of tf_cnn_benchmarks.")
+        str, _output("--log-format", "plain, or tf_cnn: print steps as tf_cnn_benchmarks does.")
     ] = "plain",
-    trace: o.TraceFile = None,
-    tensorboard: o.TensorboardFolder = None,
+    trace: Annotated[
+        Path | None, _output("--trace", "Write a few steps to this file, for Perfetto or chrome://tracing.")
+    ] = None,
+    tensorboard: Annotated[
+        Path | None, _output("--tensorboard", "Write scalars to this folder (needs tensorboard).")
+    ] = None,
     json: o.JsonFile = None,
 ) -> None:
     """Train or measure one configuration, or launch a script on several workers.
 
-    The last line is `Total img/sec on N CPU(s): X +- Y`: X is the sum of what every rank measured, Y is 1.96
-    standard errors over the repeats inside this run. A script: paceline run -np 4 -- python my_train.py
+    The last line is `Total img/sec on N CPU(s): X +- Y`: X is the rate of all workers together, Y is 1.96 standard
+    errors over the repeats inside this run.
     """
-    values = {key: value for key, value in locals().items() if key != "context"}
-    asked = o.run_from(values, words or (), settings_given(context))
+    configuration = o.run_from(values, words or (), settings_given(context))
     if log_format not in LOG_FORMATS:
         raise UnknownName("log format", log_format, LOG_FORMATS)
     if context.obj:
-        _launch(asked, context, words or ())
+        _launch(configuration, context, words or ())
         return
     for flag, path in {"--json": json, "--trace": trace}.items():
         if path is not None:
             check_writable(path, flag)
+    if peak_flops is not None and not 0 < peak_flops < float("inf"):
+        raise WrongCommand(f"--peak-flops {peak_flops:g}", why="it is above 0, and finite", remedy="--peak-flops 1e12")
     extras = {
         "baseline": read(baseline) if baseline else None,
-        "experiment": _told(experiment),
+        "experiment": _experiment(experiment),
         "peak": peak_flops,
     }
     if tensorboard is not None:
         from paceline.report.tensorboard import check as check_tensorboard
 
         check_tensorboard()
-    record, kept = _measure(asked, runs, json, extras, log_format)
-    _beside(record, kept, trace, tensorboard)
-    print(total_line(record), flush=True)
+    shown = Shown(log_format)
+    with shown:
+        record, kept = _measure(configuration, settings_given(context), runs, json, extras, shown)
+        _beside(record, kept, trace, tensorboard)
 
 
 LOG_FORMATS = ("plain", "tf_cnn")
 
 
-def _told(path: Path | None) -> Any:
-    from paceline.experiment import read_experiment
+def _experiment(path: Path | None) -> Any:
+    from paceline.measure.record.experiment import read_experiment
 
     return read_experiment(path) if path else None
 
 
-def _beside(record: Record, kept: Path, trace: o.TraceFile, tensorboard: o.TensorboardFolder) -> None:
-    """What was asked for beside the record."""
+def _beside(record: Record, kept: Path, trace: Path | None, tensorboard: Path | None) -> None:
+    """Write the trace and the scalars, if wanted."""
     if trace is not None:
-        from paceline.report.store import Stored, read_events
+        from paceline.measure.record.events import read_events
+        from paceline.measure.record.store import Stored
         from paceline.report.trace import chrome_trace, to_json
 
         events = read_events(Stored(record, kept).events_path)
@@ -127,44 +109,58 @@ def _beside(record: Record, kept: Path, trace: o.TraceFile, tensorboard: o.Tenso
         print(f"tensorboard: {tensorboard}")
 
 
-def _measure(run: Run, runs: Path, json: Path | None, extras: dict[str, Any], log_format: str) -> tuple[Record, Path]:
-    from paceline.jobs.keep import check_runs, keep
-    from paceline.jobs.measure import check
+class Shown(Total):
+    """Prints the result of a run before anything is written."""
 
-    for note in check(run):
-        print(f"note: {note}", flush=True)
-    check_runs(runs)
-    print(f"{run.text}\nstarting {run.workers} worker(s) ...", flush=True)
-    record, path = keep(run, runs, json=json, **extras)
-    if log_format == "tf_cnn":
-        for line in step_lines(record):
+    def __init__(self, log_format: str) -> None:
+        super().__init__()
+        self._log_format = log_format
+
+    def __call__(self, record: Record) -> None:
+        super().__call__(record)
+        for line in (*(step_lines(record) if self._log_format == "tf_cnn" else ()), *details(record)):
             print(line)
-    for line in details(record):
-        print(line)
+
+
+def _measure(
+    run: Run, chosen: Sequence[str], runs: Path, json: Path | None, extras: dict[str, Any], shown: Shown
+) -> tuple[Record, Path]:
+    from paceline.race.keep import check_runs, keep
+    from paceline.run.compose.compose import check
+    from paceline.run.compose.flags import check_variables
+    from paceline.run.own_model import check_own_models
+
+    check_variables(run, os.environ)
+    for note in check(run).notes:
+        print(f"note: {note}", flush=True)
+    check_own_models([run])
+    check_runs(runs)
+    print(f"{run.command(chosen)}\nstarting {run.workers} worker(s) ...", flush=True)
+    record, path = keep(run, runs, json=json, show=shown, **extras)
     print(f"record: {json or path}")
     return record, path
 
 
 def _launch(run: Run, context: typer.Context, words: Sequence[str]) -> None:
-    """Only what stands on the command line reaches the script, so that its own choices hold otherwise."""
-    from paceline.compose import OWN, compose, servers_of
-    from paceline.jobs.measure import machine
-    from paceline.jobs.script import launch
+    """Start the script with the choices on the command line; for everything else the script decides."""
+    from paceline.cluster.machine import machine
+    from paceline.race.script import launch
+    from paceline.run.compose.compose import OWN, compose
 
     _nothing_of_the_script(context, words)
-    compose(run, machine(), unknown=OWN)
+    composed = compose(run, machine(), unknown=OWN)
     given = [*settings_given(context), *settings_of(words, note=lambda _: None)]
     choices = {name: getattr(run, name) for name in given if name in TO_SCRIPTS}
-    launch(context.obj, run=run, servers=servers_of(run), choices=choices)
+    launch(context.obj, run=run, servers=composed.servers, choices=choices)
 
 
 def _nothing_of_the_script(context: typer.Context, words: Sequence[str]) -> None:
-    """Refuse what would not reach the script, or is about a record that it does not leave."""
+    """Refuse flags that would not reach the script, and flags about a record, as a script leaves none."""
     given = [name for name in given_flags(context) if name != "words"]
     results = [name for name in given if name in _OF_RECORDS]
     if results:
         raise WrongCommand(
-            f"{_flags(results)} with a script",
+            f"{flags_of(results)} with a script",
             why="a script makes its own results, and run keeps no record of it",
             remedy=f"leave it out, or paceline race {shlex.join(['--', *context.obj])}",
         )
@@ -172,14 +168,10 @@ def _nothing_of_the_script(context: typer.Context, words: Sequence[str]) -> None
     foreign = [name for name in [*given, *settings_of(words, note=lambda _: None)] if name not in taken]
     if foreign:
         raise WrongCommand(
-            f"{_flags(foreign)} with a script",
+            f"{flags_of(foreign)} with a script",
             why="the script chooses model, data and steps itself",
             remedy="leave it out",
         )
-
-
-def _flags(names: Sequence[str]) -> str:
-    return ", ".join("--" + name.replace("_", "-") for name in names)
 
 
 _OF_RECORDS = (
@@ -189,11 +181,11 @@ _OF_RECORDS = (
 
 
 def given_flags(context: typer.Context) -> list[str]:
-    """What stands on the command line, by the names of the parameters; not what a variable says."""
+    """Names of the parameters that are on the command line; values from environment variables do not count."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
     return [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
 
 
 def settings_given(context: typer.Context) -> list[str]:
-    """The settings of a run that stand on the command line as flags."""
+    """Names of the fields of a run that are on the command line as flags."""
     return [name for name in given_flags(context) if name in Run.model_fields]

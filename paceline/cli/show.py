@@ -10,10 +10,10 @@ from typing import Annotated
 
 import typer
 
-from paceline.bench.stats import Interval, step_line
 from paceline.cli import app
 from paceline.cli import options as o
-from paceline.record import Record, check_writable, write
+from paceline.measure.record.record import Record, check_writable, write
+from paceline.measure.stats.intervals import Interval, step_line
 
 
 @app.command()
@@ -25,7 +25,7 @@ def show(
     json: o.JsonFile = None,
 ) -> None:
     """Show one record: the command, rate, step, parts, bytes, machine and notes."""
-    from paceline.report.store import one
+    from paceline.measure.record.store import one
 
     if json is not None:
         check_writable(json)
@@ -69,6 +69,23 @@ def total_line(record: Record) -> str:
     total = record.rate["total"]
     device = "GPU" if record.device == "cuda" else "CPU"
     return f"Total {record.unit}/sec on {record.workers} {device}(s): {total['mean']:.1f} +- {total['error']:.1f}"
+
+
+class Total:
+    """The total of a run as the last line of a block, whatever fails in it after the run was measured."""
+
+    def __init__(self) -> None:
+        self._record: Record | None = None
+
+    def __call__(self, record: Record) -> None:
+        self._record = record
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        if self._record is not None:
+            print(total_line(self._record), flush=True)
 
 
 def details(record: Record) -> Iterator[str]:
@@ -126,8 +143,8 @@ def _more(record: Record) -> Iterator[str]:
         yield f"scaling {times} times {found['baseline']}, efficiency {share}"
     if talk.get("share") is not None and record.workers > 1:
         yield (
-            f"comm    {100 * talk['share']:.1f} % of the step exposed, {talk['overlapped'] * 1e3:.1f} ms overlapped, "
-            f"compute:comm {talk['ratio']}"
+            f"comm    {100 * talk['share']:.1f} % of the step exposed, {(talk.get('overlapped') or 0) * 1e3:.1f} ms "
+            f"overlapped, compute:comm {talk.get('ratio')}"
         )
     use = [f"CPU {share:.2f}" for share in record.resources.get("cpu_use", [])]
     flops = (record.resources.get("flops") or {}).get("utilization")

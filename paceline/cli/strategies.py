@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json as jsons
 import shlex
+from collections.abc import Iterator
 from dataclasses import asdict
 
 from paceline.cli import app
 from paceline.cli import options as o
-from paceline.record import check_writable, write
-from paceline.run import REFERENCES
-from paceline.strategies import STRATEGIES, Strategy
+from paceline.measure.record.record import check_writable, write
+from paceline.run.run import REFERENCES
+from paceline.run.strategies import STRATEGIES, Strategy
 
 
 @app.command()
 def strategies(json: o.JsonFile = None) -> None:
-    """List the strategies, what they stand for, and whether they give the same result as all-reduce."""
+    """List the strategies: what each stands for, when to choose it, and whether the result is that of all-reduce."""
     if json is not None:
         check_writable(json)
         write(json, jsons.dumps([asdict(strategy) for strategy in STRATEGIES.values()], indent=1) + "\n")
@@ -23,17 +24,28 @@ def strategies(json: o.JsonFile = None) -> None:
         print(title)
         for strategy in STRATEGIES.values():
             if strategy.same_result is same:
-                print(f"  {strategy.name}\n    {strategy.stands_for}\n    {flags(strategy)}")
-                if strategy.across:
-                    print(f"    on several nodes: --exchange {shlex.quote(strategy.across)}")
+                print(f"  {strategy.name}")
+                for line in _lines(strategy):
+                    print(f"    {line}")
         print()
     print(f"references beside them: {', '.join(REFERENCES)}")
+
+
+def _lines(strategy: Strategy) -> Iterator[str]:
+    yield strategy.stands_for
+    yield flags(strategy)
+    if strategy.across:
+        yield f"on several nodes: --exchange {shlex.quote(strategy.across)}"
+    yield f"choose it {strategy.choose}"
+    others = [other.name for other in STRATEGIES.values() if other.axes == strategy.axes and other is not strategy]
+    if others:
+        yield f"the same under another name: {', '.join(others)}"
 
 
 def flags(strategy: Strategy) -> str:
     """The axes behind a name, as flags to paste: rule and exchange always, others where they are not the usual."""
     given = {"--rule": strategy.rule, "--exchange": strategy.exchange}
-    rest = {"--schedule": "schedule", "--compress": "compressor", "--membership": "membership"}
+    rest = {"--schedule": "schedule", "--compressor": "compressor", "--membership": "membership"}
     for flag, axis in rest.items():
         text = getattr(strategy, axis)
         if text != getattr(Strategy, axis):

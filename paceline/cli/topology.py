@@ -11,20 +11,20 @@ import typer
 from paceline.cli import app
 from paceline.cli import options as o
 from paceline.errors import WrongCommand
-from paceline.record import check_writable, write
+from paceline.measure.record.record import check_writable, write
 
 
 @app.command()
 def topology(
     text: Annotated[str, typer.Argument(metavar="TOPOLOGY", help="exp2, 'one_peer(exp2)', 'graph(FILE)', ...")],
-    size: Annotated[int | None, typer.Option("--size", help="Number of ranks. [default: 8]")] = None,
-    nodes: Annotated[str | None, typer.Option("--nodes", help="Nodes x ranks on each, such as 2x8.")] = None,
-    step: Annotated[int, typer.Option("--step", help="The step to show of a topology that changes.")] = 0,
-    svg: Annotated[Path | None, typer.Option("--svg", help="Draw the graph into this file.")] = None,
+    size: Annotated[int | None, typer.Option("--size", help="Number of workers.  [default: 8]")] = None,
+    nodes: Annotated[str | None, typer.Option("--nodes", help="Nodes x workers on each, such as 2x8.")] = None,
+    step: Annotated[int, typer.Option("--step", help="Which step to show, for a topology that changes.")] = 0,
+    svg: Annotated[Path | None, typer.Option("--svg", help="Draw the graph to this SVG file.")] = None,
     json: o.JsonFile = None,
 ) -> None:
-    """Print neighbors, weights, mixing rate and models sent of a topology; draw it with --svg."""
-    from paceline.jobs.topology import look, picture, spoken, values, world
+    """Show a topology: neighbors, weights, how fast it mixes and how much it sends."""
+    from paceline.report.topology import look, picture, spoken, values, world
 
     if json is not None:
         check_writable(json)
@@ -42,12 +42,12 @@ def topology(
 
 
 def _check_svg(path: Path) -> None:
-    """What check_writable says of --json, said of --svg."""
+    """Check the file as check_writable does, with --svg in the message."""
     try:
         check_writable(path)
     except WrongCommand as problem:
-        told = [part.replace("--json", "--svg").replace("record.json", "topology.svg") for part in _parts(problem)]
-        raise WrongCommand(told[0], why=told[1], remedy=told[2]) from None
+        parts = [part.replace("--json", "--svg").replace("record.json", "topology.svg") for part in _parts(problem)]
+        raise WrongCommand(parts[0], why=parts[1], remedy=parts[2]) from None
 
 
 def _parts(problem: WrongCommand) -> tuple[str, str, str]:

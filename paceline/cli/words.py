@@ -18,8 +18,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
-from paceline.errors import UnknownName, WrongCommand
-from paceline.strategies import STRATEGIES
+from paceline.errors import UnknownName, WrongCommand, short
+from paceline.run.run import flag_of
+from paceline.run.strategies import STRATEGIES
 
 COMPRESSORS = {
     "topk": "topk(ratio=0.001)",
@@ -40,8 +41,8 @@ DIFFERENT = {
 }
 
 
-class Said(NamedTuple):
-    """A word, and the value that it gives to a setting."""
+class WordChoice(NamedTuple):
+    """A word of the command line, and the value that it gives to a setting."""
 
     word: str
     value: str
@@ -52,7 +53,7 @@ class Said(NamedTuple):
 
     @property
     def weight(self) -> int:
-        """Which of two words for one setting counts: a schedule by name before threshold, and that before mgwfbp=0."""
+        """Priority among words for one setting: a schedule by name, then threshold, then mgwfbp=0."""
         if self.key == "mgwfbp" and self.value == ALONE:
             return 0
         return 1 if self.key == "threshold" else 2
@@ -61,44 +62,44 @@ class Said(NamedTuple):
 def settings_of(
     words: Sequence[str], note: Callable[[str], None], flags: Mapping[str, Any] = MappingProxyType({})
 ) -> dict[str, str]:
-    """What `key=value` words stand for, as settings of a run. `flags` are those that stand on the command line."""
-    found: dict[str, Said] = {}
+    """Settings of a run that `key=value` words stand for. `flags` are the flags on the same command line."""
+    found: dict[str, WordChoice] = {}
     for word in words:
         key, equals, value = word.partition("=")
         if not equals:
             raise WrongCommand(
-                f"{word!r} is not understood",
+                f"{short(word)!r} is not understood",
                 why="words after run are key=value",
-                remedy=f"-- python {word}" if word.endswith(".py") else f"dnn={word}",
+                remedy=f"-- python {short(word)}" if word.endswith(".py") else f"dnn={short(word)}",
             )
         if key not in WORDS:
             raise UnknownName("word", key, WORDS)
         if key in NOT_APPLICABLE:
             note(f"{word} is not applicable: {NOT_APPLICABLE[key]}")
         for name, meant in WORDS[key](word, value).items():
-            found[name] = _agreed(found.get(name), Said(word, meant), note)
-    for name, said in list(found.items()):
-        if not said.weight and _says_otherwise(flags):
+            found[name] = _agreed(found.get(name), WordChoice(word, meant), note)
+    for name, choice in list(found.items()):
+        if not choice.weight and _says_otherwise(flags):
             del found[name]
-        elif name in flags and str(flags[name]) != said.value:
-            _refuse(said.word, f"--{name.replace('_', '-')} {flags[name]}")
-        elif not said.weight and "strategy" in flags:
-            _refuse(said.word, f"--strategy {flags['strategy']}")
+        elif name in flags and str(flags[name]) != choice.value:
+            _refuse(choice.word, f"{flag_of(name)} {flags[name]}")
+        elif not choice.weight and "strategy" in flags:
+            _refuse(choice.word, f"--strategy {flags['strategy']}")
     for difference in _differences(found):
         note(difference)
-    return {name: said.value for name, said in found.items()}
+    return {name: choice.value for name, choice in found.items()}
 
 
 def _says_otherwise(flags: Mapping[str, Any]) -> bool:
-    """Whether a flag says what is fused, and that is not what mgwfbp=0 rules out."""
+    """Whether a flag decides what is fused, so that mgwfbp=0 has nothing to decide."""
     named = STRATEGIES.get(str(flags.get("strategy")))
     schedule = str(flags.get("schedule") or (named.schedule if named else ""))
     return not schedule.startswith("mgwfbp") and bool({"schedule", "strategy"} & set(flags))
 
 
-def _differences(found: Mapping[str, Said]) -> Iterator[str]:
-    """From what the published scripts do with the same words."""
-    compress, schedule = found.get("compress"), found.get("schedule")
+def _differences(found: Mapping[str, WordChoice]) -> Iterator[str]:
+    """Notes on words that mean something else in the published scripts."""
+    compress, schedule = found.get("compressor"), found.get("schedule")
     if compress is None or compress.value == "none":
         return
     if compress.word in DIFFERENT:
@@ -110,11 +111,11 @@ def _differences(found: Mapping[str, Said]) -> Iterator[str]:
         )
 
 
-def _agreed(first: Said | None, second: Said, note: Callable[[str], None]) -> Said:
-    """Of two words for one setting, the one that counts."""
+def _agreed(first: WordChoice | None, second: WordChoice, note: Callable[[str], None]) -> WordChoice:
+    """Choose between two words for one setting, or refuse them."""
     if first is None:
         return second
-    idle, used = sorted((first, second), key=lambda said: said.weight)
+    idle, used = sorted((first, second), key=lambda choice: choice.weight)
     if first.value == second.value:
         return used
     if first.key == second.key or idle.weight == used.weight:
@@ -125,7 +126,9 @@ def _agreed(first: Said | None, second: Said, note: Callable[[str], None]) -> Sa
 
 
 def _refuse(word: str, other: str) -> NoReturn:
-    raise WrongCommand(f"{word} beside {other}", why="they say different things", remedy="give one of them")
+    raise WrongCommand(
+        f"{short(word)} beside {short(other)}", why="they say different things", remedy="give one of them"
+    )
 
 
 def _plain(name: str) -> Callable[[str, str], dict[str, str]]:
@@ -134,7 +137,7 @@ def _plain(name: str) -> Callable[[str, str], dict[str, str]]:
 
 def _whole(word: str, value: str) -> int:
     if not value.isdecimal():
-        raise WrongCommand(word, why=f"{value or 'nothing'} is not a whole number")
+        raise WrongCommand(short(word), why=f"{short(value) or 'nothing'} is not a whole number")
     return int(value)
 
 
@@ -163,7 +166,7 @@ WORDS: dict[str, Callable[[str, str], dict[str, str]]] = {
     "senlen": _plain("sequence_length"),
     "rdma": lambda word, value: {},
     "debug": lambda word, value: {},
-    "compressor": lambda word, value: {"compress": COMPRESSORS.get(value, value)},
+    "compressor": lambda word, value: {"compressor": COMPRESSORS.get(value, value)},
     "threshold": _threshold,
     "mgwfbp": _merged,
     "bytescheduler": _bytescheduler,

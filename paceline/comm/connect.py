@@ -1,34 +1,37 @@
-"""From the environment of a process to a comm: who am I, where do ranks find each other, what can they use?
+"""Create the comm of a process from its environment: its rank, where the ranks meet, which transport they can use.
 
-Works under our launcher (a folder), under torchrun (its store) and alone.
+Works under paceline's launcher (ranks meet in a folder), under torchrun (in its store) and for a single process.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from paceline.comm.memory import host_identity
-from paceline.comm.queue import DEADLINE
-from paceline.comm.store import FolderStore, MemoryStore, Store
+from paceline.comm.claim import claim_turn
+from paceline.comm.rendezvous import FolderStore, MemoryStore, TextStore, TurnStore
+from paceline.comm.shm.memory import host_identity
+from paceline.comm.shm.queue import DEADLINE
 from paceline.errors import PeerLost, WrongCommand
+
+MOST = 1 << 20  # ranks
 
 
 @dataclass(frozen=True)
 class Position:
-    """This process among the others: workers are ranks 0 to size-1, servers come after them."""
+    """The rank of this process and the size of its job. Workers are ranks 0 to size-1; servers follow them."""
 
     rank: int
     size: int
     local_rank: int
-    folder: Path | None  # where our launcher lets ranks find each other
+    folder: Path | None  # where ranks meet under paceline's launcher
     servers: int = 0
-    host: str = ""  # tells hosts of a lab apart, which share one kernel
-    turn: int = 0  # how often this process has joined before
+    host: str = ""  # distinguishes the hosts of a lab, which share one kernel
+    turn: int = 0  # how often this rank has joined before
 
     @property
     def serves(self) -> bool:
@@ -40,12 +43,19 @@ class Position:
 
 
 def position(environ: Mapping[str, str]) -> Position:
-    """Read torchrun's variables; without them the process is alone."""
+    """Read RANK, WORLD_SIZE and LOCAL_RANK as torchrun sets them; without them the job has one rank."""
     try:
         rank, size = int(environ.get("RANK", 0)), int(environ.get("WORLD_SIZE", 1))
         local, servers = int(environ.get("LOCAL_RANK", rank)), int(environ.get("PACELINE_SERVERS", 0))
     except ValueError as problem:
         raise WrongCommand("RANK, WORLD_SIZE or LOCAL_RANK is not a number", why=str(problem)) from None
+    for name, value, least in (("WORLD_SIZE", size, 1), ("PACELINE_SERVERS", servers, 0), ("LOCAL_RANK", local, 0)):
+        if not least <= value <= MOST:
+            raise WrongCommand(
+                f"{name}={value}",
+                why=f"it is a number from {least} to {MOST:,}",
+                remedy="paceline run -np N -- python SCRIPT, or torchrun, which set it",
+            )
     if not 0 <= rank < size + servers:
         raise WrongCommand(f"RANK={rank} with WORLD_SIZE={size}", why="a rank lies between 0 and the size")
     folder = environ.get("PACELINE_STORE")
@@ -54,10 +64,10 @@ def position(environ: Mapping[str, str]) -> Position:
 
 
 def connect(where: Position, choice: str = "auto", deadline: float = DEADLINE, cuda: bool = False) -> Any:
-    """The comm for this process. `auto`: nccl for CUDA tensors, of one rank too, shm on one host, gloo otherwise.
+    """Return the comm of this process. `auto` selects nccl for CUDA tensors, else shm on one host, else gloo.
 
-    In a job with servers a worker's comm carries the way to them (`service`), and a server gets an Attendant.
-    The way of CUDA tensors has not been run on a GPU yet.
+    In a job with servers, a worker's comm reaches them through `service`, and a server gets an Attendant.
+    The CUDA path has not been run on a GPU yet.
     """
     if cuda and choice in ("shm", "gloo"):
         raise WrongCommand(
@@ -69,31 +79,38 @@ def connect(where: Position, choice: str = "auto", deadline: float = DEADLINE, c
         from paceline.comm.thread import ThreadComm, ThreadGroup
 
         return ThreadComm(0, ThreadGroup(1), deadline)
-    if where.turn and where.servers:
-        raise WrongCommand("a second join()", why="the servers have left with the first", remedy="join once")
-    store = _store(where, deadline)
+    store, turn = _take_turn(where, deadline)
+    where = replace(where, turn=turn)
     hosts = _hosts(where, store, deadline)
     nodes = tuple(hosts.index(host) for host in hosts)
     if choice == "auto":
         choice = "nccl" if cuda else "shm" if len(set(hosts)) == 1 else "gloo"
-    if choice == "shm":
-        return _shm(where, store, hosts, deadline)
-    return _torch(where, choice, nodes, deadline)
+    comm = _shm(where, store, hosts, deadline) if choice == "shm" else _torch(where, choice, nodes, deadline)
+    comm.store = store  # claims of ranks must last as long as the job, and rank 0 may be the one that serves them
+    return comm
 
 
 def _torch(where: Position, choice: str, nodes: tuple[int, ...], deadline: float) -> Any:
-    from paceline.comm.nccl import NcclComm
     from paceline.comm.service import PATIENCE
-    from paceline.comm.torchdist import GlooComm
+    from paceline.comm.torch.gloo import GlooComm
+    from paceline.comm.torch.nccl import NcclComm
 
     cls = {"gloo": GlooComm, "nccl": NcclComm}[choice]
     patience = PATIENCE if where.serves else deadline
     everybody = cls(where.rank, where.all, _torch_store(where, deadline), patience, nodes)
     if not where.servers:
-        return everybody
+        return _comparing(everybody, where)
     ranks = list(range(where.all))
     workers = everybody.split([ranks[: where.size], ranks[where.size :]])
+    _comparing(workers, where)
     return _with_servers(where, workers, everybody, lambda: everybody.crews(where.size))
+
+
+def _comparing(comm: Any, where: Position) -> Any:
+    """Make ranks compare their calls, and write these to the launcher's folder, which is the parent of its store."""
+    if comm.backend == "gloo" and comm.size > 1:
+        comm.compare_calls(where.folder.parent / f"rank-{where.rank}.call" if where.folder else None)
+    return comm
 
 
 def _with_servers(where: Position, workers: Any, everybody: Any, crews: Callable[[], list[Any]]) -> Any:
@@ -105,19 +122,19 @@ def _with_servers(where: Position, workers: Any, everybody: Any, crews: Callable
     return workers
 
 
-def _shm(where: Position, store: Store, hosts: list[str], deadline: float) -> Any:
-    from paceline.comm import futex
-    from paceline.comm.shm import ShmComm
+def _shm(where: Position, store: TextStore, hosts: list[str], deadline: float) -> Any:
+    from paceline.comm.shm import futex
+    from paceline.comm.shm.shm import ShmComm
 
     if len(set(hosts)) > 1:
         raise WrongCommand("--comm shm", why="the ranks are not all on one host", remedy="--comm auto")
     if not futex.available():
         raise WrongCommand("--comm shm", why="it needs the futexes of Linux", remedy="--comm gloo")
-    given = os.environ.get("PACELINE_SHM_FOLDER")
-    folder = Path(given) if given else None
+    setting = os.environ.get("PACELINE_SHM_FOLDER")
+    folder = Path(setting) if setting else None
 
     def crews() -> list[ShmComm]:
-        """Groups of one worker and all servers that this process is in."""
+        """Create the groups that this process belongs to; each has one worker and all servers."""
         mine = range(where.size) if where.serves else (where.rank,)
         rank = where.rank - where.size + 1 if where.serves else 0
         return [ShmComm(rank, 1 + where.servers, store, deadline, folder, f"crew-{worker}") for worker in mine]
@@ -129,41 +146,63 @@ def _shm(where: Position, store: Store, hosts: list[str], deadline: float) -> An
     return _with_servers(where, workers, everybody, crews) if where.servers else workers
 
 
-def _hosts(where: Position, store: Store, deadline: float) -> list[str]:
+def _hosts(where: Position, store: TextStore, deadline: float) -> list[str]:
     store.set(f"host/{where.rank}", f"{host_identity()}/{where.host}")
     return [store.get(f"host/{rank}", deadline) for rank in range(where.all)]
 
 
-def _store(where: Position, deadline: float) -> Store:
+def _take_turn(where: Position, deadline: float) -> tuple[TextStore, int]:
+    """Claim this process's rank; return a store that shows only the names of this turn, and the turn."""
+    whole = _store(where, deadline)
+    turn = claim_turn(whole, where.rank)
+    if turn and where.servers:
+        raise WrongCommand("a second join()", why="the servers ended with the first", remedy="call join() once")
+    return TurnStore(whole, turn), turn
+
+
+def _store(where: Position, deadline: float) -> TextStore:
     if where.all == 1:
         return MemoryStore()
     if where.folder is not None:
-        return FolderStore(where.folder, where.turn)
-    return TorchStore(_torch_store(where, deadline))
+        return FolderStore(where.folder)
+    return TorchStore(_outer_store(where, deadline))
 
 
 def _torch_store(where: Position, deadline: float) -> Any:
-    """A store of torch.distributed: in our folder, or the one that torchrun offers."""
+    """Return a store for torch.distributed: a file in the launcher's folder, or a prefix of torchrun's store."""
     import torch.distributed as dist
 
     if where.folder is not None:
         return dist.FileStore(str(where.folder / f"torch-{where.turn}"), where.all)
     if where.all == 1:
         return dist.HashStore()
+    return dist.PrefixStore(f"torch-{where.turn}", _outer_store(where, deadline))
+
+
+def _outer_store(where: Position, deadline: float) -> Any:
+    """Return the store of the script's own process group if it has one, else torchrun's."""
+    import torch.distributed as dist
+
     if dist.is_initialized():
-        return dist.PrefixStore(f"paceline-{where.turn}", dist.distributed_c10d._get_default_store())
+        return dist.PrefixStore("paceline", dist.distributed_c10d._get_default_store())
     if "MASTER_ADDR" not in os.environ:
         raise WrongCommand(
             f"WORLD_SIZE={where.size} without MASTER_ADDR",
             why="ranks cannot find each other",
             remedy="paceline run -np N -- python SCRIPT, or torchrun",
         )
-    store, _, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=deadline)))
-    return dist.PrefixStore(f"paceline-{where.turn}", store)
+    try:
+        store, _, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=deadline)))
+    except dist.DistError as problem:
+        from paceline.comm.torch.groupboard import first_line
+
+        address = f"{os.environ['MASTER_ADDR']}:{os.environ.get('MASTER_PORT', '')}"
+        raise PeerLost(f"rank {where.rank} cannot reach the others at {address}", why=first_line(problem)) from None
+    return dist.PrefixStore("paceline", store)
 
 
 class TorchStore:
-    """A store of torch.distributed in our words."""
+    """Adapt a store of torch.distributed to TextStore."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -177,3 +216,9 @@ class TorchStore:
         except Exception:
             raise PeerLost(f"no rank announced {name!r} within {seconds:.0f} s") from None
         return str(self._store.get(name).decode())
+
+    def claim(self, name: str, text: str) -> str:
+        return str(self._store.compare_set(name, "", text).decode())
+
+    def look(self, name: str) -> str | None:
+        return str(self._store.get(name).decode()) if self._store.check([name]) else None

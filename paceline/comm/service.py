@@ -1,10 +1,10 @@
-"""Workers and servers on one comm: before workers do something together, the servers are told.
+"""Orders from workers to parameter servers: rank 0 announces each collective before the workers start it.
 
-    workers 0 .. n-1    training: allocate, sum_by, ...            rank 0 tells: Order(word, numbers)
-    servers n .. n+k-1  hear an order, take part in it, hear the next
+    workers 0 .. n-1    training: allocate, sum_by, ...            rank 0 broadcasts Order(word, numbers)
+    servers n .. n+k-1  receive an order, take part in it, receive the next
 
-A server knows nothing of models: it hears how long a message is and which lane it belongs to, and places
-its pieces as the workers do (exchanges/placement.py). Orders are a few whole numbers; texts are JSON.
+A server knows nothing about models: an order names the length of a message and its lane, and the server places
+its pieces as the workers do (strategy/exchanges/_placement.py). Orders are a few integers; texts are JSON.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from paceline.comm.lockstep import Combine
+from paceline.comm.shm.lockstep import Combine
 from paceline.comm.sums import add_up
+from paceline.comm.transport import Comm, Work
 from paceline.errors import WrongCommand
-from paceline.transport import Comm, Work
 from paceline.types import Piece
 
 WORDS = ("end", "allocate", "allocate_result", "lane", "sum", "text", "begin", "update", "crews", "ready")
@@ -29,16 +29,16 @@ DTYPES = (
     *(torch.float32, torch.float64, torch.float16, torch.bfloat16),
     *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
 )
-NUMBERS = 8  # of an order: as many as the longest has
-IN_FLIGHT = 16  # orders that need not have been heard yet
-PATIENCE = 7 * 86400.0  # seconds: servers wait for workers that evaluate or save, workers at the end for the last
-LONGEST_TEXT = 1 << 24  # bytes; a server takes no more than this for a text
+NUMBERS = 8  # integers per order; the longest order has this many
+IN_FLIGHT = 16  # orders that rank 0 may send before the servers have received the first of them
+PATIENCE = 7 * 86400.0  # seconds; servers wait while workers evaluate or save, and workers for the slowest at the end
+LONGEST_TEXT = 1 << 24  # bytes; a server refuses to allocate more for a text
 
 
 class Order(NamedTuple):
-    """A word and its numbers. What the numbers mean depends on the word:
+    """A word and its numbers. The word decides what the numbers mean:
 
-    allocate, allocate_result   numel, dtype, numbers of vectors before it that are gone
+    allocate, allocate_result   numel, dtype, indices of earlier vectors that were released
     lane                        lane, whether workers hold pieces too
     sum, begin, update          lane, chunk, numel, dtype, source, start in it, result, start in it
     text                        bytes
@@ -49,31 +49,31 @@ class Order(NamedTuple):
 
 
 class Service:
-    """The workers' side. Looks like a comm to whoever allocates memory for messages."""
+    """The workers' side. It has the allocating methods of a comm, so that messages can be allocated through it."""
 
     def __init__(self, comm: Comm, servers: int, crews: Callable[[], Sequence[Comm]] | None = None) -> None:
         self.comm, self.servers, self.crews = comm, servers, crews
         self.rank, self.size = comm.rank, comm.size - servers
         self.shares_results = comm.shares_results
-        self._given: dict[str, list[Tensor]] = {"allocate": [], "allocate_result": []}
-        self._gone: dict[str, list[int]] = {"allocate": [], "allocate_result": []}  # servers have not heard of it
-        self._told: deque[Work] = deque()
+        self._vectors: dict[str, list[Tensor]] = {"allocate": [], "allocate_result": []}
+        self._gone: dict[str, list[int]] = {"allocate": [], "allocate_result": []}  # not yet announced to servers
+        self._unheard: deque[Work] = deque()
         self._lanes = 0
         self._crew: Service | None = None
         self.sent = [0] * servers  # bytes pushed to each server
         self._control = 0  # bytes of orders, which are not counted as traffic
 
     def tell(self, word: str, *numbers: int) -> None:
-        """Without waiting: a server may still be busy with the order before."""
+        """Send an order without waiting, because a server may still be busy with the previous one."""
         if self.servers:
             filled = (WORDS.index(word), *numbers, *(-1,) * (NUMBERS - len(numbers)))
-            self._told.append(self.comm.broadcast(torch.tensor(filled), 0, "an order"))
+            self._unheard.append(self.comm.broadcast(torch.tensor(filled), 0, "an order"))
             self._control += 8 * len(filled)
-            if len(self._told) > IN_FLIGHT:
-                self._told.popleft().wait()
+            if len(self._unheard) > IN_FLIGHT:
+                self._unheard.popleft().wait()
 
     def tell_text(self, values: Any) -> None:
-        """Anything that JSON can carry."""
+        """Send a value that JSON can represent."""
         text = torch.frombuffer(bytearray(json.dumps(values).encode()), dtype=torch.uint8)
         self.tell("text", text.numel())
         if self.servers:
@@ -91,15 +91,15 @@ class Service:
         gone, self._gone[word] = self._gone[word][:room], self._gone[word][room:]
         self.tell(word, numel, DTYPES.index(dtype), *gone)
         vector: Tensor = getattr(self.comm, word)(numel, dtype, self.size)
-        self._given[word].append(vector)
+        self._vectors[word].append(vector)
         return vector
 
     def release(self, vector: Tensor) -> None:
-        """Forget a vector; servers hear of it with the next one, which all workers allocate together."""
-        for word, given in self._given.items():
-            for number, known in enumerate(given):
+        """Forget a vector. Servers learn of it with the next allocation, which all workers make together."""
+        for word, vectors in self._vectors.items():
+            for number, known in enumerate(vectors):
                 if known is vector:
-                    given[number] = vector.new_empty(0)  # others keep their numbers
+                    vectors[number] = vector.new_empty(0)  # a placeholder, so that later vectors keep their numbers
                     self._gone[word].append(number)
         self.comm.release(vector)
 
@@ -119,7 +119,7 @@ class Service:
         chunk: int,
         key: object = "",
     ) -> Work:
-        """The sum of all workers' src, or what servers make of it under another word."""
+        """Start the sum of all workers' src into dst; with word `begin` or `update` servers combine it differently."""
         places = (*self._find("allocate", src), *self._find("allocate_result", dst))
         self.tell(word, lane, chunk, src.numel(), DTYPES.index(src.dtype), *places)
         for owner, start, stop in pieces:
@@ -128,27 +128,27 @@ class Service:
         return self.comm.sum_by(src, dst, pieces, self.size, key)
 
     def number_of(self, vector: Tensor) -> int:
-        """Under which number servers know a vector that was allocated here."""
+        """Return the number under which servers know a vector that was allocated here."""
         return self._find("allocate", vector)[0]
 
     def _find(self, word: str, part: Tensor) -> tuple[int, int]:
-        """Which allocation a range lies in, and where; (-1, 0) if in none."""
-        for number, vector in enumerate(self._given[word]):
+        """Return the number of the allocation that holds a range and the offset in it, or (-1, 0)."""
+        for number, vector in enumerate(self._vectors[word]):
             first = part.data_ptr() - vector.data_ptr()
             if part.numel() and 0 <= first < vector.nbytes and vector.dtype == part.dtype:
                 return number, first // part.itemsize
         return -1, 0
 
     def join_crew(self) -> Service:
-        """The servers for this worker alone, so that nobody has to keep step. Collective."""
+        """Return a service between this worker and all servers, so that workers need not keep step. Collective."""
         if self._crew is not None:
             raise WrongCommand(
                 "a second wrap() with rule server that does not keep step",
-                why="servers look after one model at a time then",
+                why="without keeping step, servers hold one model only",
                 remedy="rule server with staleness 0",
             )
         self.tell("crews")
-        self._settle()  # nothing else will be done here for a long time that would carry it along
+        self._settle()  # this comm may stay idle for long, and then nothing else would advance the order
         assert self.crews is not None, "a job with servers can make crews"
         self._crew = Service(self.crews()[0], self.servers)
         self._crew.comm.get_ready()
@@ -156,12 +156,12 @@ class Service:
         return self._crew
 
     def _settle(self) -> None:
-        """Until every order has been heard."""
-        while self._told:
-            self._told.popleft().wait()
+        """Wait until the servers have received every order."""
+        while self._unheard:
+            self._unheard.popleft().wait()
 
     def received(self) -> tuple[int, ...]:
-        """Bytes from each worker and server."""
+        """Return the bytes received from each worker and server."""
         first, *rest = self.comm.received()
         own = [first if self.rank == 0 else first - self._control, *rest]
         if self._crew is not None and self._crew.comm.shares_results:
@@ -172,9 +172,9 @@ class Service:
         self.comm.progress()
 
     def close(self, failure: str = "", meet: Callable[[float], None] | None = None) -> None:
-        """Let the servers go; after a failure they see for themselves.
+        """End the servers. After a failure nothing is sent: they notice it themselves.
 
-        Workers that need not keep step come here at any time, so they meet first, however long that takes.
+        Workers that do not keep step arrive at different times, so with `meet` they first wait for each other.
         """
         if self._crew is not None:
             self._crew.close(failure)
@@ -187,21 +187,21 @@ class Service:
 
 
 class Attendant:
-    """One server's side of one comm: hears orders and takes part."""
+    """The server's side: receive orders over one comm and take part in what they announce."""
 
     def __init__(self, comm: Comm, givers: int, crews: Callable[[], Sequence[Comm]] | None = None) -> None:
         self.comm, self.givers, self.crews = comm, givers, crews
-        self._given: dict[str, list[Tensor]] = {"allocate": [], "allocate_result": []}
+        self._vectors: dict[str, list[Tensor]] = {"allocate": [], "allocate_result": []}
         self._ear = torch.zeros(NUMBERS + 1, dtype=torch.int64)
         self._work: Work | None = None
 
     def hear(self) -> Order:
-        """Wait for the next order, however long the workers take."""
+        """Wait for the next order without a deadline."""
         self._listen().wait(PATIENCE)
         return self._heard()
 
     def overhear(self) -> Order | None:
-        """The next order if it is there."""
+        """Return the next order if it has arrived, else None."""
         return self._heard() if self._listen().done() else None
 
     def _listen(self) -> Work:
@@ -216,15 +216,15 @@ class Attendant:
 
     def allocate(self, order: Order) -> None:
         numel, dtype, *gone = order.numbers
-        given = self._given[order.word]
+        vectors = self._vectors[order.word]
         for number in gone:
             if number >= 0:
-                self.comm.release(given[number])
-                given[number] = given[number].new_empty(0)
-        given.append(getattr(self.comm, order.word)(numel, DTYPES[dtype], self.givers))
+                self.comm.release(vectors[number])
+                vectors[number] = vectors[number].new_empty(0)
+        vectors.append(getattr(self.comm, order.word)(numel, DTYPES[dtype], self.givers))
 
     def text(self, order: Order) -> Any:
-        """The text that follows; a length that makes no sense is refused before memory is taken."""
+        """Receive the text of an order. An implausible length is refused before memory is allocated for it."""
         nbytes = order.numbers[0]
         if not 0 <= nbytes <= LONGEST_TEXT:
             raise ValueError(f"a text of {nbytes} bytes")
@@ -233,15 +233,15 @@ class Attendant:
         return json.loads(bytes(text.tolist()))
 
     def take_part(self, order: Order, pieces: Sequence[Piece], combine: Combine = add_up) -> None:
-        """Add this server's pieces of one message, or do with them what `combine` does."""
+        """Combine this server's pieces of one message; `combine` adds them by default."""
         _, _, numel, dtype, source, at, result, into = order.numbers[:8]
         src = self._range("allocate", source, at, numel, DTYPES[dtype])
         dst = self._range("allocate_result", result, into, numel, DTYPES[dtype])
         self.comm.sum_by(src, dst, pieces, self.givers, order.word, combine).wait(PATIENCE)
 
     def lost(self) -> str | None:
-        """Why the first worker will not give orders any more, if it will not."""
-        return self.comm.excuse(0)
+        """Return why the first worker can send no more orders, or None."""
+        return self.comm.why_lost(0)
 
     def close(self, failure: str = "") -> None:
         self.comm.close(failure)
@@ -249,4 +249,4 @@ class Attendant:
     def _range(self, word: str, number: int, start: int, numel: int, dtype: torch.dtype) -> Tensor:
         if number < 0:
             return torch.zeros(numel, dtype=dtype)
-        return self._given[word][number][start : start + numel]
+        return self._vectors[word][number][start : start + numel]

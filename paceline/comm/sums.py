@@ -1,12 +1,13 @@
-"""Adding the same range of several ranks' vectors, in rank order, for any dtype.
+"""Add the same range of several ranks' vectors, in rank order, for any dtype.
 
-Half-precision numbers are added in float32 and rounded once; unsigned integers, which torch cannot add,
-are added as signed ones of the same width (the bits are the same); booleans are combined with "or".
+Half-precision numbers are added in float32 and rounded once. Unsigned integers, which torch cannot add, are added
+as signed integers of the same width, which gives the same bits. Booleans are combined with "or".
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,7 +16,11 @@ from torch import Tensor
 BLOCK = 1 << 17
 
 _AS_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
-_ROUNDED = {torch.float16, torch.bfloat16}
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype to add in: float32 for half precision and below, otherwise the dtype itself."""
+    return torch.float32 if dtype.is_floating_point and dtype.itemsize < 4 else dtype
 
 
 def sum_into(out: Tensor, parts: Sequence[Tensor]) -> None:
@@ -25,7 +30,7 @@ def sum_into(out: Tensor, parts: Sequence[Tensor]) -> None:
         return sum_into(out.view(signed), [part.view(signed) for part in parts])
     if len(parts) == 1:
         out.copy_(parts[0])
-    elif out.dtype in _ROUNDED or (out.dtype.is_floating_point and out.itemsize == 1):
+    elif wide(out.dtype) != out.dtype:
         _blocks(out, parts, _sum_rounded)
     elif out.dtype == torch.bool:
         _blocks(out, parts, _any)
@@ -37,16 +42,19 @@ def sum_into(out: Tensor, parts: Sequence[Tensor]) -> None:
 
 
 def add_up(out: Tensor, parts: Sequence[Tensor], start: int) -> None:
-    """What a server does with the ranges of several workers, wherever in the message they start."""
+    """Sum several workers' ranges: the default `combine` of sum_by, which ignores where in the message they start."""
     sum_into(out, parts)
 
 
 def mix_into(out: Tensor, own: Tensor, keep: float, heard: Sequence[tuple[Tensor, float]]) -> None:
-    """out = keep x own + the weighted others; what is only handed on is copied bit by bit, whatever its dtype."""
+    """out = keep * own + the weighted parts in `heard`; a single part of weight 1 is copied bit by bit."""
     if keep == 0 and len(heard) == 1 and heard[0][1] == 1:
         out.copy_(heard[0][0])
     elif keep == 1 and not heard:
         out.copy_(own)
+    elif wide(out.dtype) != out.dtype:
+        weights = [keep, *(weight for _, weight in heard)]
+        _blocks(out, [own, *(part for part, _ in heard)], partial(_mix_rounded, weights=weights))
     else:
         torch.mul(own, keep, out=out)
         for part, weight in heard:
@@ -54,8 +62,9 @@ def mix_into(out: Tensor, own: Tensor, keep: float, heard: Sequence[tuple[Tensor
 
 
 def _blocks(out: Tensor, parts: Sequence[Tensor], add) -> None:  # type: ignore[no-untyped-def]
-    for start in range(0, out.numel(), BLOCK):
-        add(out[start : start + BLOCK], [part[start : start + BLOCK] for part in parts])
+    length = BLOCK if out.device.type == "cpu" else max(1, out.numel())  # a GPU has no cache to keep to
+    for start in range(0, out.numel(), length):
+        add(out[start : start + length], [part[start : start + length] for part in parts])
 
 
 def _sum(out: Tensor, parts: Sequence[Tensor]) -> None:
@@ -68,6 +77,13 @@ def _sum_rounded(out: Tensor, parts: Sequence[Tensor]) -> None:
     total = parts[0].float()
     for part in parts[1:]:
         total.add_(part.float())
+    out.copy_(total)
+
+
+def _mix_rounded(out: Tensor, parts: Sequence[Tensor], weights: Sequence[float]) -> None:
+    total = parts[0].float() * weights[0]
+    for part, weight in zip(parts[1:], weights[1:], strict=True):
+        total.add_(part.float(), alpha=weight)
     out.copy_(total)
 
 

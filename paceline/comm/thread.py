@@ -9,26 +9,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paceline.comm.ground import Ground
-from paceline.comm.lockstep import Lockstep
-from paceline.comm.mutex import Lock, held_already
+from paceline.comm.notes import NOTES
 from paceline.comm.service import Attendant, Service
+from paceline.comm.shm.lockstep import Lockstep
+from paceline.comm.shm.mutex import Lock, held_already
+from paceline.comm.shm.queue import LEFT, Word
+from paceline.comm.shm.space import SharedSpace
 
 
 class ThreadGroup:
-    """What the ranks of one group share."""
+    """State that the ranks of one group share."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.moved = threading.Condition()
         self.counts = [[0] * size, [0] * size]
+        self.notes: list[dict[int, bytes]] = [{} for _ in range(size)]
         self.excuses: list[str | None] = [None] * size
         self.table: list[Tensor | None] = [None] * size
         self.mutexes: dict[int, ThreadMutex] = {}
 
 
 class ThreadMutex:
-    """A lock of this process; a rank that takes it twice is told so."""
+    """A lock of this process that refuses a rank which takes it twice."""
 
     def __init__(self) -> None:
         self._lock, self._holder = threading.Lock(), 0
@@ -50,34 +53,44 @@ class ConditionCounters:
     """Two counters per rank behind one condition."""
 
     def __init__(self, rank: int, group: ThreadGroup) -> None:
-        self._rank, self._group, self.size = rank, group, group.size
+        self.rank, self._group, self.size = rank, group, group.size
 
     def value(self, kind: int, rank: int) -> int:
         return self._group.counts[kind][rank]
 
     def bump(self, kind: int) -> None:
         with self._group.moved:
-            self._group.counts[kind][self._rank] += 1
+            self._group.counts[kind][self.rank] += 1
             self._group.moved.notify_all()
 
-    def sleep(self, kind: int, rank: int, seen: int, seconds: float) -> None:
+    def sleep(self, words: Sequence[Word], seconds: float) -> None:
         with self._group.moved:
-            self._group.moved.wait_for(lambda: self._group.counts[kind][rank] != seen, seconds)
+            counts = self._group.counts
+            self._group.moved.wait_for(lambda: any(counts[kind][rank] != seen for kind, rank, seen in words), seconds)
+
+    def check_process(self) -> None:
+        """Do nothing: a forked child has memory of its own, and no threads."""
+
+    def note(self, number: int, text: bytes) -> None:
+        self._group.notes[self.rank][number % NOTES] = text
+
+    def noted(self, rank: int, number: int) -> bytes:
+        return self._group.notes[rank][number % NOTES]
 
     def name(self, rank: int) -> str:
         return f"rank {rank}"
 
-    def excuse(self, rank: int) -> str | None:
+    def why_lost(self, rank: int) -> str | None:
         return self._group.excuses[rank]
 
     def leave(self, why: str) -> None:
         with self._group.moved:
-            self._group.excuses[self._rank] = "left the group" if why == "left" else "failed"
+            self._group.excuses[self.rank] = LEFT if why == "left" else "failed"
             self._group.moved.notify_all()
 
 
-class ThreadGround(Ground):
-    """Vectors of one process."""
+class ThreadSpace(SharedSpace):
+    """A shared space of vectors in one process."""
 
     def __init__(self, rank: int, group: ThreadGroup, deadline: float) -> None:
         self._group = group
@@ -93,7 +106,7 @@ class ThreadGround(Ground):
         return self._collect(range(1))[0]
 
     def lock(self, line: Tensor, create: bool) -> Lock:
-        """One mutex per address; memory that is used again finds it released."""
+        """Return the mutex of an address, one per address; reused memory finds it released."""
         mutex = self._group.mutexes.setdefault(line.data_ptr(), ThreadMutex())
         return Lock(mutex, line, self.rank, self.counters, self.queue.deadline)
 
@@ -108,7 +121,7 @@ class ThreadComm(Lockstep):
     """One rank of a group of threads."""
 
     def __init__(self, rank: int, group: ThreadGroup, deadline: float = 60.0) -> None:
-        super().__init__(ThreadGround(rank, group, deadline), tuple(range(group.size)))
+        super().__init__(ThreadSpace(rank, group, deadline), tuple(range(group.size)))
 
 
 class ThreadJob:
@@ -140,7 +153,7 @@ def run_ranks(
     servers: int = 0,
     serve: Callable[[Attendant], Any] | None = None,
 ) -> list[Any]:
-    """Run `work(comm)` on `size` threads, and `serve(attendant)` on `servers` more; return what each gave.
+    """Run `work(comm)` on `size` threads, and `serve(attendant)` on `servers` more; return their results.
 
     The first failure is raised.
     """

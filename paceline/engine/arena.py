@@ -1,4 +1,4 @@
-"""All tensors of one dtype as one vector, twice: what leaves this rank, and what comes back.
+"""All tensors that travel in one dtype as one vector, twice: what leaves this rank, and what comes back.
 
     source   | grad 0 | grad 1 | ... | tail |      written by this rank only
     result   | mean 0 | mean 1 | ... | tail |      combined among ranks; on shm one memory for the whole host
@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from paceline.comm.transport import Comm
 from paceline.protocols import Codec, Compressor
-from paceline.transport import Comm
 from paceline.types import Layout, Slot
 
 
@@ -52,7 +52,7 @@ class Lease:
 
 
 class Arena:
-    """Tensors that look like `likes`, in that order. Changing the order moves no memory."""
+    """Tensors that look like `likes`, in that order, of their dtype or another. Changing the order moves no memory."""
 
     def __init__(
         self,
@@ -63,15 +63,16 @@ class Arena:
         *,
         tail: int,
         shared: bool,
+        dtype: torch.dtype | None = None,
     ) -> None:
         self._comm, self._compressor, self._tail, self._shares = comm, compressor, tail, shared
-        self.dtype = likes[0].dtype
+        self.dtype = dtype or likes[0].dtype
         self._payloads: Any = Lease(comm)  # of the codec
         numel = sum(like.numel() for like in likes) + tail
         self._lay_out(names, likes)
         # With a codec it is the payload that others read, and every rank writes the whole result.
         self.shared = shared and comm.shares_results and self.codec is None
-        own = likes[0].new_zeros(numel, requires_grad=False)
+        own = likes[0].new_zeros(numel, dtype=self.dtype, requires_grad=False)
         self.source = own if self.codec is not None else comm.allocate(numel, self.dtype)
         self.result = comm.allocate_result(numel, self.dtype) if self.shared else torch.zeros_like(own)
         self._make_views()

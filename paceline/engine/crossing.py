@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from paceline.comm.transport import Board
 from paceline.engine.dispatch import Follower
 from paceline.engine.engine import Engine
-from paceline.engine.plan import dispatcher_of
-from paceline.transport import Board, Work
+from paceline.engine.way import Way, way_of
 from paceline.types import Unit
 
 
@@ -37,9 +37,20 @@ class CrossingEngine(Engine):
             return
         self._covers = self.step_plan.covers()
         self.urgency = self.step_plan.urgency([time for known in self._profiles() for time in known.forward])
-        # Where second phases follow in one order of need, nobody has to lead.
-        self._board = None if self.schedule.decouples else self.comm.board(2 * len(self.chunks) + 8)
-        self._dispatcher = dispatcher_of(self.schedule, self.step_plan, self.urgency, leads=self.comm.rank == 0)
+        self._free_board()
+        way = way_of(self.schedule)
+        self._board = self.comm.board(2 * len(self.chunks) + 8) if way.led else None
+        self._dispatcher = way.dispatcher(self.step_plan, self.urgency, leads=self.comm.rank == 0)
+
+    def _free_board(self) -> None:
+        """A board of a process group is used again; one in memory goes with its last reference."""
+        board, self._board = self._board, None
+        if board is not None:
+            board.free()
+
+    def release(self) -> None:
+        super().release()
+        self._free_board()
 
     # one step -----------------------------------------------------------------------------------
 
@@ -72,7 +83,7 @@ class CrossingEngine(Engine):
         self._channel.memory.progress()
         if not self.crossing:
             return
-        while self._flying and _there(self._flying[0][1]):
+        while self._flying and self._flying[0][1].round_done():
             self._retire()
         while self._listens():
             assert self._board is not None
@@ -117,6 +128,7 @@ class CrossingEngine(Engine):
             self._retire() if self._flying else self._said(self._board.hear())  # type: ignore[union-attr]
 
     def _retire(self) -> None:
+        self._agree()
         unit, work = self._flying.popleft()
         chunk = self.chunks[unit.chunk]
         work.wait(self._patience(chunk.stop == self.arenas[chunk.arena].layout.numel))
@@ -139,6 +151,6 @@ class CrossingEngine(Engine):
         super()._send(units)
 
 
-def _there(work: Work) -> bool:
-    """Whether a work can be retired without waiting; a work with a codec still has to decode."""
-    return bool(getattr(work, "round_done", work.done)())
+def engine_of(way: Way) -> type[Engine]:
+    """The engine whose units travel that way."""
+    return CrossingEngine if way.crosses else Engine

@@ -12,16 +12,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paceline.bench import network
-from paceline.bench.profile import StepProfile
+from paceline.comm import link as network
+from paceline.comm.notes import STEP
+from paceline.comm.sums import wide
+from paceline.comm.transport import Comm, Work
 from paceline.engine.arena import Arena, Lease
 from paceline.engine.device import Device
 from paceline.engine.dispatch import Dispatcher
-from paceline.engine.plan import UNKNOWN, plan_step, plan_whole, tail_of
+from paceline.engine.step_plan import UNKNOWN, plan_step, plan_whole, tail_of
 from paceline.errors import WrongCommand
 from paceline.protocols import Channel, Compressor, Exchange, Schedule
-from paceline.transport import Comm, Work
 from paceline.types import Chunk, Lane, Link, Noted, Profile, Unit, View
+from paceline.workload.profile import StepProfile
 
 Clock = Callable[[], float]
 
@@ -29,8 +31,11 @@ Clock = Callable[[], float]
 class Engine:
     """The gradients (or whatever a rule sends) of one model, step after step.
 
-    Slots are numbered over all arenas: arena 0 first. A model with one dtype has one arena.
+    Slots are numbered over all arenas: arena 0 first. A model with one dtype has one arena. `widens` is whether
+    half-precision tensors travel as float32. `crossing` is whether units may come back as late as the next forward.
     """
+
+    crossing = False
 
     def __init__(
         self,
@@ -45,16 +50,18 @@ class Engine:
         device: Device,
         clock: Clock,
         lane: Lane,
+        widens: bool = False,
     ) -> None:
         self.comm, self.device, self.schedule, self._clock = comm, device, schedule, clock
         self._exchange, self._compressor = exchange, compressor
-        self._remembers = bool(getattr(compressor, "remembers", False))
+        self._remembers = compressor.remembers
         self._memory: Any = Lease(comm)
         self._channel: Channel = exchange.join(self._memory, view, lane)
+        self._widens = widens
         self.order: list[int] = []  # position of slot k among `likes`
         self.arenas: list[Arena] = []
-        for dtype in dict.fromkeys(like.dtype for like in likes):
-            chosen = [k for k, like in enumerate(likes) if like.dtype == dtype]
+        for dtype in dict.fromkeys(self.carried(like) for like in likes):
+            chosen = [k for k, like in enumerate(likes) if self.carried(like) == dtype]
             self.order += chosen
             self.arenas.append(
                 Arena(
@@ -64,13 +71,21 @@ class Engine:
                     compressor,
                     tail=tail_of(lane, len(chosen)),
                     shared=exchange.shares_results,
+                    dtype=dtype,
                 )
             )
+        self._agreement: Work | None = None
+        self._vector, comm.engines = comm.engines, comm.engines + 1
+        self.keeps_step = exchange.consensus  # otherwise a rank need not wait for all others
         self.log: list[Noted] | None = None
         self.profile: StepProfile | None = None  # not known before it is measured or given
         self.link = UNKNOWN
         self.tuning: dict[str, Any] = {}  # what schedule auto tried and chose
         self._plan()
+
+    def carried(self, tensor: Tensor) -> torch.dtype:
+        """The dtype that a tensor travels in; where half precision is widened, float32."""
+        return wide(tensor.dtype) if self._widens else tensor.dtype
 
     def _plan(self) -> None:
         """Cut every arena; not yet where a schedule still measures, so that hooks do not spoil the times."""
@@ -102,6 +117,7 @@ class Engine:
         self.arrived: dict[int, None] = {}  # a set that keeps the order
         self._landed = 0  # of those that fly, how many of the first were seen back
         self._note("begin", step)
+        self._announced, self._agreement = not self.keeps_step, None
         self._send(self._dispatcher.begin(step))
 
     def name_of(self, slot: int) -> str:
@@ -127,7 +143,7 @@ class Engine:
         """For the log only: which units have come back while gradients were still being made."""
         while self._landed < len(self._flying):
             unit, work = self._flying[self._landed]
-            if not getattr(work, "landed", work.done)():
+            if not work.landed():
                 return
             self._landed += 1
             self._note("arrived", unit.step, unit.chunk, unit.phase)
@@ -136,6 +152,8 @@ class Engine:
         if self.log is not None:
             now = self._clock()
             self.log.append((now, "ready", self._dispatcher.step, slot, now - since if since else 0.0))
+        if not self._announced:
+            self._announced, self._agreement = True, self.comm.agree(STEP, key=self._note_of_step())
         units = self._dispatcher.ready(slot)
         if units:
             self._send(units)
@@ -171,7 +189,18 @@ class Engine:
             arena, index = self._slots[slot]
             arena.tail[index] = value
 
+    def _note_of_step(self) -> str:
+        numel = sum(arena.layout.numel for arena in self.arenas)
+        return f"{self._dispatcher.step} of vector {self._vector}, {numel} elements in {len(self.chunks)} chunks"
+
+    def _agree(self) -> None:
+        """Before anything of a step is used: all ranks are in the same step."""
+        if self._agreement is not None:
+            self._agreement.wait()
+            self._agreement = None
+
     def _wait(self) -> None:
+        self._agree()
         while self._flying:
             unit, work = self._flying.popleft()
             work.wait(self._patience(not self._flying))
@@ -192,7 +221,9 @@ class Engine:
             part = slice(chunk.start, chunk.stop)
             self._note("leave", unit.step, unit.chunk, unit.phase)
             with self.device.sending(self.device.mark()):
-                work = self._channel.start(unit, chunk, arena.source[part], arena.result[part], arena.codec)
+                work = self._channel.start(
+                    unit._replace(vector=self._vector), chunk, arena.source[part], arena.result[part], arena.codec
+                )
             self._flying.append((unit, work))
 
     def _note(self, kind: str, step: int, what: int = -1, phase: int = 0) -> None:

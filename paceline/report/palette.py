@@ -53,7 +53,8 @@ DARK = {
     "series5": "#bcc74b",
     "series6": "#a9b5c1",
 }
-PARTS = ("data", "forward", "backward", "exposed", "update", "other")
+
+
 SERIES = tuple(name for name in LIGHT if name.startswith("series"))
 _HEX = re.compile("|".join(map(re.escape, LIGHT.values())))
 _NAMES = {value: name for name, value in LIGHT.items()}

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paceline.bench.stats import Interval
-from paceline.record import Record
-from paceline.report.fields import Field
-from paceline.report.palette import PARTS
-from paceline.report.standing import Standing, name_of, rate_of
+from paceline.measure.record.record import Record
+from paceline.measure.stats.intervals import Interval
+from paceline.race.results.fields import Field
+from paceline.race.results.standing import PARTS, Standing, mean_parts, name_of, rate_of
 from paceline.report.trace import Span
 
 
@@ -65,13 +64,6 @@ def scaling(field: Field) -> Table:
         rows.append((standing.label, str(standing.workers), *_interval(standing.rate, ",.1f"), told, share))
     head = ("contender", "workers", f"{field.unit}/s", "low", "high", "speed-up", "efficiency")
     return Table(head, tuple(rows))
-
-
-def mean_parts(standing: Standing) -> dict[str, float]:
-    """Seconds of each part, over all starts that told them."""
-    told = [record.breakdown for record in standing.records if record.breakdown.get("step")]
-    names = (*PARTS, "step")
-    return {name: sum(parts.get(name, 0.0) for parts in told) / len(told) for name in names} if told else {}
 
 
 def waits_inside(standing: Standing) -> bool:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from paceline.errors import MissingPackage
-from paceline.record import Record
-from paceline.report.standing import inside
+from paceline.measure.record.record import Record
+from paceline.race.results.standing import inside
 
 Scalar = tuple[str, int, float]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from paceline.record import Record
+from paceline.measure.record.record import Record
 
 # A marker says what begins; what it begins lasts until the next marker of its rank.
 BEGINS = {

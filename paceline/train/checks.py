@@ -1,4 +1,4 @@
-"""What a user's loop may not do: each is an error before ranks drift apart in silence."""
+"""Errors for mistakes in a user's loop that would silently make ranks diverge."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from paceline.train.scaling import LossScale
 
 
 def trainable(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """Named parameters that want a gradient, shared ones once, in the order in which backward reaches them."""
+    """Return the named parameters that require gradients, without duplicates, in the order of backward."""
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     if not named:
-        raise WorkloadError(f"{type(model).__name__} has nothing to train", why="no parameter wants a gradient")
+        raise WorkloadError(f"{type(model).__name__} has nothing to train", why="no parameter requires gradients")
     return named[::-1]
 
 
 def check_known(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """An optimizer may leave parameters of the model out, but not have others, which nobody would exchange."""
+    """Raise if the optimizer has parameters that are not the model's, because nobody would exchange them."""
     known = {id(parameter) for parameter in model.parameters()}
     strange = [p for group in optimizer.param_groups for p in group["params"] if id(p) not in known]
     if strange:
@@ -33,22 +33,22 @@ def check_known(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 
 
 def check_added(names: Sequence[str]) -> None:
-    """What came after wrap has no place in the exchange."""
+    """Raise if parameters were added after wrap, because they are not exchanged."""
     if names:
         raise WorkloadError(
             f"{names[0]} is new in the model since wrap",
             why=f"{len(names)} such parameters would be updated on each rank with its own gradient",
-            remedy="close() what wrap gave, and wrap again: at the same step on all ranks",
+            remedy="close() the result of wrap, and wrap again at the same step on all ranks",
         )
 
 
 def check_thawed(names: Sequence[str]) -> None:
-    """What was frozen at wrap has no place in the exchange."""
+    """Raise if parameters that were frozen at wrap require gradients now, because they are not exchanged."""
     if names:
         raise WorkloadError(
-            f"{names[0]} wants a gradient now, and was frozen at wrap",
+            f"{names[0]} requires gradients now, and was frozen at wrap",
             why=f"{len(names)} such parameters would be updated on each rank with its own gradient",
-            remedy="wrap first and freeze after that: then they may be unfrozen at any time",
+            remedy="wrap first and freeze afterwards; then they may be unfrozen at any time",
         )
 
 

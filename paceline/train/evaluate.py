@@ -1,7 +1,7 @@
-"""Looking at the model between steps: averaged statistics, accuracy on the test part, how far replicas are apart.
+"""Evaluate the model between steps: averaged statistics, test accuracy, distance between replicas.
 
-BatchNorm statistics are local while training and averaged over ranks for evaluation and checkpoints. Test batch k
-is rank k mod size's, whatever the size:
+BatchNorm statistics are local while training and averaged over ranks for evaluation and checkpoints. Rank k mod size
+evaluates test batch k:
 
     test part   | batch 0 | batch 1 | batch 2 | batch 3 | ... | what is left |
                   rank 0    rank 1    rank 0    rank 1           every sample once
@@ -18,17 +18,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from paceline.transport import Comm
+from paceline.comm.sums import wide
+from paceline.comm.transport import Comm
 
 if TYPE_CHECKING:
     from paceline.train.loop import Training
 
 PIECE = 1 << 20  # elements
-BATCH = 250  # test samples at a time: the same for any number of workers, as sums inside a batch depend on it
+BATCH = 250  # test samples per batch: independent of the number of workers, because the batch size affects rounding
 
 
 def statistics(model: nn.Module) -> list[Tensor]:
-    """Running means and variances, in an order that is the same on every rank."""
+    """Return running means and variances, in the same order on every rank."""
     return [
         buffer
         for module in model.modules()
@@ -40,14 +41,14 @@ def statistics(model: nn.Module) -> list[Tensor]:
 
 @contextlib.contextmanager
 def averaged_statistics(model: nn.Module, comm: Comm) -> Iterator[None]:
-    """Inside, every rank has the mean of all ranks' statistics; afterwards its own again."""
+    """Use the mean of all ranks' statistics inside the with-block, and restore this rank's own afterwards."""
     with _averaged(statistics(model), comm, "BatchNorm statistics"):
         yield
 
 
 @contextlib.contextmanager
 def averaged_parameters(model: nn.Module, comm: Comm) -> Iterator[None]:
-    """The same for parameters, where a rule lets replicas differ: what is judged is their mean."""
+    """Use the mean of all ranks' parameters inside the with-block, for rules whose replicas differ."""
     with _averaged([parameter.detach() for parameter in model.parameters()], comm, "parameters"):
         yield
 
@@ -57,7 +58,7 @@ def _averaged(tensors: Sequence[Tensor], comm: Comm, what: str) -> Iterator[None
     kept = [tensor.clone() for tensor in tensors]
     for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
         chosen = [tensor for tensor in tensors if tensor.dtype == dtype]
-        flat = torch.cat([tensor.reshape(-1) for tensor in chosen]) / comm.size
+        flat = torch.cat([tensor.reshape(-1) for tensor in chosen]).to(wide(dtype)) / comm.size
         total = torch.empty_like(flat)
         comm.all_sum(flat, total, what).wait()
         for tensor, part in zip(chosen, total.split([t.numel() for t in chosen]), strict=True):
@@ -70,9 +71,9 @@ def _averaged(tensors: Sequence[Tensor], comm: Comm, what: str) -> Iterator[None
 
 
 def accuracy(training: Training, comm: Comm) -> dict[str, float] | None:
-    """The share of test samples that are sorted right, and their mean loss; None where that cannot be told.
+    """Return the accuracy on the test samples and their mean loss, or None without test samples or a grade function.
 
-    The same parameters give the same bits for any number of workers: batches are the same, each rank writes
+    The same parameters give the same bits for any number of workers: the batches are the same, each rank writes
     its own rows of one table, and the rows are added in order.
     """
     if training.tests is None or training.workload.grade is None:
@@ -90,7 +91,7 @@ def accuracy(training: Training, comm: Comm) -> dict[str, float] | None:
 
 
 def _graded(training: Training, ids: Tensor) -> Tensor:
-    """How many of these samples are right, and the sum of their losses."""
+    """Return the number of correct predictions and the sum of the losses."""
     grade, tests = training.workload.grade, training.tests
     assert grade is not None
     assert tests is not None
@@ -101,21 +102,21 @@ def _graded(training: Training, ids: Tensor) -> Tensor:
 
 @contextlib.contextmanager
 def in_eval(model: nn.Module) -> Iterator[None]:
-    """Inside, without dropout and updates of statistics; afterwards every module is in the mode that it was in."""
+    """Put the model into eval mode inside the with-block, and restore every module's mode afterwards."""
     modes, whole = [(module, module.training) for module in model.modules()], model.training
     model.eval()
     try:
         yield
     finally:
-        model.train(whole)  # for modules that do more than that then; it also wakes those that were to stay in eval()
+        model.train(whole)  # for modules that override train(); the loop restores those kept in eval()
         for module, training in modes:
             module.training = training
 
 
 def replicas(model: nn.Module, comm: Comm) -> dict[str, Any]:
-    """Whether all ranks hold the same bits, and how far the farthest lies from the mean, relative to its norm.
+    """Return whether all ranks hold the same bits, and the largest distance to the mean relative to its norm.
 
-    Piece by piece, so that it takes no memory beside the model; means are only asked for where bits differ.
+    Works piece by piece to need no memory besides the model; means are computed only where bits differ.
     """
     device = next(model.parameters()).device
     code = torch.tensor([_checksum(model)], dtype=torch.int64, device=device)
@@ -143,6 +144,6 @@ def _checksum(model: nn.Module) -> int:
 
 
 def _pieces(model: nn.Module) -> Iterator[Tensor]:
-    """All parameters, a few megabytes at a time."""
+    """Yield all parameters, a few megabytes at a time."""
     for parameter in model.parameters():
         yield from parameter.detach().reshape(-1).split(PIECE)

@@ -1,4 +1,4 @@
-"""The step on one screen."""
+"""The training loop, with the whole step on one screen."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 
 import torch
 
-from paceline.bench.measure import Meter
 from paceline.errors import NonFinite, WorkloadError
-from paceline.protocols import Samples
+from paceline.measure.meter import Meter
 from paceline.types import Workload
+from paceline.workload.sources._source import Samples
 
 _HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass
 class Training:
-    """Everything one rank needs to train: `pace` is a Pace or a reference."""
+    """Everything that one rank needs to train; `pace` is a Pace or a reference."""
 
     workload: Workload
     model: Any
@@ -33,15 +33,15 @@ class Training:
     tests: Samples | None = None
     place: Callable[[Any], Any] = lambda batch: batch
     losses: list[float] = field(default_factory=list)
-    deal: Callable[[], Iterator[Any]] | None = None  # batches from the beginning
+    deal: Callable[[], Iterator[Any]] | None = None  # returns the batches from the start
 
     def begin_epochs(self) -> None:
-        """Epochs are those of the source, whatever steps came before the first."""
+        """Restart the batches, so that epochs begin with the source's and not after earlier steps."""
         if self.deal is not None:
             self.batches = self.deal()
 
     def steps(self, count: int, meter: Meter) -> None:
-        """`count` updates; the meter learns where the time went."""
+        """Make `count` updates and record in the meter where the time went."""
         for number in range(count):
             meter.start()
             for _ in range(self.accumulate):
@@ -55,13 +55,13 @@ class Training:
                 meter.lap("backward")
                 self.pace.step()
             self._account(self.pace.times, meter)
-            if number + 1 == count:  # nothing is left to the time after the clock
+            if number + 1 == count:  # finish the last update before the clock stops
                 last = self.pace.finish()
                 self._account(replace(last, in_forward=0.0, in_backward=0.0), meter)
             meter.stop()
 
     def _account(self, times: Any, meter: Meter) -> None:
-        """Waiting and updating that passed inside forward or backward is counted once, as what it was."""
+        """Count waiting and updating that happened inside forward or backward as such, and only once."""
         meter.add("exposed", times.exposed)
         meter.add("update", times.update)
         meter.add("forward", -times.in_forward)
@@ -73,7 +73,7 @@ class Training:
         return torch.autocast(self.device, dtype=_HALF[self.precision])
 
     def _check(self, loss: Any) -> None:
-        """A loss must be one finite number. On a GPU looking would stop the stream: there the last is kept."""
+        """Raise if the loss is not one finite number. On a GPU settle() checks it, as reading stalls the stream."""
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             raise WorkloadError(f"the loss is {_spoken(loss)}", why="it must be a tensor with one element")
         if self.device != "cpu":
@@ -91,12 +91,12 @@ class Training:
             )
 
     def _is_scaled(self) -> bool:
-        """While the loss scale can still fall, an overflow is a skipped step and not the end."""
+        """Return whether an overflow only skips the step, because the loss scale can still fall."""
         scale = self.pace.loss_scale
         return scale is not None and scale.value > 1.0
 
     def settle(self) -> None:
-        """At the end of a block, off the clock: look at the last loss of a GPU."""
+        """Check the last loss of a GPU; called after a block of steps, when no time is measured."""
         if self.device != "cpu":
             self._keep(self._last.item())
 

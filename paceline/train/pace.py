@@ -1,4 +1,4 @@
-"""What `paceline.wrap` returns: one training step of any strategy.
+"""Pace, the object that `paceline.wrap` returns: one training step of any strategy.
 
 begin -> forward -> backward (hook -> rule -> dispatcher -> exchange) -> wait -> commit -> update
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,31 +15,32 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from paceline.bench.profile import StepProfile
-from paceline.compressors.codec import check_model
-from paceline.engine.crossing import CrossingEngine
+from paceline.comm.notes import Part
+from paceline.comm.transport import Comm
+from paceline.engine.crossing import engine_of
 from paceline.engine.device import CpuDevice, Device
 from paceline.engine.engine import Engine
 from paceline.engine.gates import Gates, for_one
+from paceline.engine.way import way_of
 from paceline.errors import WrongCommand
 from paceline.protocols import Exchange
-from paceline.rules.context import Context
-from paceline.rules.crossing import CrossingDuty
+from paceline.run.axes import Axes
+from paceline.strategy.rules._context import Context
 from paceline.train.checks import check_added, check_closure, check_known, check_thawed, trainable
 from paceline.train.evaluate import averaged_statistics
 from paceline.train.planning import Planning
 from paceline.train.scaling import LossScale
 from paceline.train.watch import Watch
-from paceline.transport import Comm
-from paceline.types import Axes, Event, Lane, Noted, Slot, View
+from paceline.types import Event, Lane, Noted, Slot, View
+from paceline.workload.profile import StepProfile
 
 
 @dataclass(slots=True)
 class StepTimes:
     """Seconds of the last step: waiting for communication, and updating.
 
-    Where a schedule crosses the step, `in_forward` of them passed inside forward and `in_backward` at the beginning
-    of backward; all others passed inside `step()`.
+    If the schedule crosses the step, `in_forward` seconds were spent inside forward and `in_backward` at the start
+    of backward; the rest was spent inside `step()`.
     """
 
     exposed: float = 0.0
@@ -50,12 +52,14 @@ class StepTimes:
 class Pace:
     """A model and an optimizer, trained together with the other ranks.
 
-    accumulate         backward calls per update; call step() after each, it acts on every k-th
+    accumulate         backward calls per update; call step() after each, every k-th call updates
     clip_norm          largest global norm of the mean gradient
     loss_scale         for fp16: scale the loss with scaled(loss) before backward
-    private_gradients  never let ranks of a host share the memory of the mean gradient
-    profile            layer times to plan with; without it a schedule that needs them measures them
+    private_gradients  give every rank its own memory for the mean gradient, even on one host
+    profile            layer times for schedules that need them; measured in the first steps by default
     """
+
+    note = ""  # a reference says here how its figures are to be read
 
     def __init__(
         self,
@@ -84,9 +88,10 @@ class Pace:
         self._frozen = [(name, p) for name, p in model.named_parameters() if not p.requires_grad]
         self._known = {id(p) for _, p in [*self._named, *self._frozen]}
         check_known(model, optimizer)
-        check_model(axes.compressor, [Slot(name, p.numel(), tuple(p.shape)) for name, p in self._named])
+        axes.compressor.check([Slot(name, p.numel(), tuple(p.shape)) for name, p in self._named])
         start_equal(model, comm)
         self._view = View(comm.rank, comm.size, comm.placement)
+        self._way = way_of(axes.schedule)
         self._presence = axes.membership.join(self._view)
         self.duty = axes.rule.bind(
             Context(
@@ -99,38 +104,39 @@ class Pace:
                 clip_norm=clip_norm,
                 loss_scale=loss_scale,
                 private_gradients=private_gradients,
-                open_gates=self._open_gates if axes.schedule.crosses_step else None,
+                open_gates=self._open_gates if self._way.crosses else None,
             )
         )
         self._planning = self._plans(profile) if axes.schedule.measures and self.duty.averages_gradients else None
         self._hooks += [p.register_post_accumulate_grad_hook(self._on_grad) for _, p in self._named]
-        # The first step begins with its first gradient, so that a checkpoint may still be loaded after wrap.
+        # The first step starts with its first gradient, so that a checkpoint may still be loaded after wrap.
         self._begun = False
 
     def _open_lane(self, lane: Lane, exchange: Exchange | None = None) -> Engine:
-        """An engine for one vector over all parameters."""
-        kind = CrossingEngine if self.axes.schedule.crosses_step else Engine
-        engine = kind(
+        """Create the engine of one vector over all parameters."""
+        exchange = exchange or self.axes.exchange
+        engine = engine_of(self._way)(
             [name for name, _ in self._named],
             [parameter for _, parameter in self._named],
             lane=lane,
             comm=self.comm,
             view=self._view,
-            exchange=self._phased(exchange or self.axes.exchange),
+            exchange=self._phased() or exchange,
             schedule=self.axes.schedule,
             compressor=self.axes.compressor,
             device=self._device,
             clock=self._clock,
+            widens=lane.half == "float32" or (lane.half == "mixed" and not exchange.mixes_once),
         )
         self.engines.append(engine)
         return engine
 
-    def _phased(self, exchange: Exchange) -> Any:
-        """The exchange itself, or in two phases for a schedule that puts forward between them."""
-        return exchange.decoupled() if self.axes.schedule.decouples else exchange  # type: ignore[attr-defined]
+    def _phased(self) -> Exchange | None:
+        """Return the exchange in two phases if the schedule runs forward between them, else None."""
+        return self.axes.exchange.decoupled() if self._way.phases > 1 else None
 
     def _open_gates(self, arrive: Callable[[Sequence[int]], None]) -> Gates:
-        """Forward waits for its parameters from now on, and so does whoever saves or loads them."""
+        """Make forward wait for its parameters from now on, and saving and loading as well."""
         settle = for_one(self.model, lambda *_: self.duty.finish())
         self._hooks += [
             self.model.register_state_dict_pre_hook(settle),
@@ -141,7 +147,7 @@ class Pace:
         return Gates(self.model, [parameter for _, parameter in self._named], arrive)
 
     def watch(self) -> Watch:
-        """Look at layer times from now on; rule grad only."""
+        """Start measuring layer times; rule grad only."""
         return Watch(self.model, self.engines[0], [parameter for _, parameter in self._named], self._clock)
 
     def _plans(self, profile: StepProfile | None) -> Planning:
@@ -153,18 +159,19 @@ class Pace:
             comm=self.comm,
             clock=self._clock,
             settle=self.duty.finish,
-            given=profile,
+            profile=profile,
         )
 
     @property
     def steps_to_plan(self) -> int:
-        """Steps until the plan is final, as far as one can say; 0 from then on."""
+        """Return an estimate of the steps until the plan is final; 0 once it is."""
         return 0 if self._planning is None else self._planning.left
 
     # the step -----------------------------------------------------------------------------------
 
     def step(self, closure: Callable[[], Tensor] | None = None) -> bool:
-        """Exchange and update; True if the step was committed, False while accumulating or if it was skipped."""
+        """Exchange and update. Return True if the step was committed, False while accumulating or if it was skipped."""
+        self.comm.check_process()
         if closure is not None:
             return self._step_with(closure)
         self._micro += 1
@@ -188,7 +195,7 @@ class Pace:
         if self._log is not None:
             note_step(self._log, self.steps - committed, left, waited, updated)
         if self._defers:
-            last = self.finish()  # what crosses the step would meet that of another model
+            last = self.finish()  # with several models, one model's unfinished exchanges could meet another's
             self.times.exposed += last.exposed
             self.times.update += last.update
         self._begin()
@@ -197,38 +204,36 @@ class Pace:
         return committed
 
     def _times(self, exposed: float, update: float) -> StepTimes:
-        if not isinstance(self.duty, CrossingDuty):
-            return StepTimes(exposed, update)
         spent = self.duty.take_spent()
         in_forward = spent.waited + spent.updated - spent.in_backward
         return StepTimes(exposed + spent.waited, update + spent.updated, in_forward, spent.in_backward)
 
     def finish(self) -> StepTimes:
-        """Apply what is outstanding of the last step, where a schedule crosses it; then parameters may be read.
+        """Complete the last step if the schedule crosses it, so that parameters may be read; return its times.
 
-        Saving, loading and running the model do so by themselves. Between backward and step() gradients that have begun
-        to leave are exchanged now, and step() updates. Returns the time that it took.
+        Saving, loading and running the model call this by themselves. Between backward and step(), it exchanges the
+        gradients that have started to leave, and step() updates.
         """
         self.duty.finish()
         return self._times(0.0, 0.0)
 
     @property
     def trained(self) -> list[nn.Parameter]:
-        """The parameters that are exchanged: those that wanted gradients at wrap."""
+        """Return the parameters that are exchanged: those that required gradients at wrap."""
         return [parameter for _, parameter in self._named]
 
     @property
     def under_way(self) -> bool:
-        """Whether gradients have left for a step whose exchange has not ended."""
-        return bool(getattr(self.duty, "under_way", False))
+        """Return whether a step has sent gradients and its exchange is not finished."""
+        return self.duty.under_way
 
     def defer(self) -> None:
-        """From now on gradients leave in step(), and all that it sends is back when it returns."""
+        """From now on, exchange only inside step(), and finish the exchange before it returns."""
         self.finish()
         self._defers = True
 
     def synchronize(self) -> None:
-        """Set p.grad to the mean gradient now, as this rank's own memory, to look at it or change it before step()."""
+        """Set p.grad to the mean gradient in memory of this rank, so that it can be read or changed before step()."""
         if self._micro + 1 < self.accumulate:
             raise WrongCommand(
                 "synchronize() while accumulating",
@@ -239,7 +244,7 @@ class Pace:
         self.duty.synchronize()
 
     def scaled(self, loss: Tensor) -> Tensor:
-        """The loss to call backward on: scaled for fp16, otherwise as it is."""
+        """Return the loss to call backward on: scaled for fp16, otherwise unchanged."""
         return loss if self.loss_scale is None else loss * self.loss_scale.value
 
     def _begin(self) -> None:
@@ -254,7 +259,8 @@ class Pace:
             self._micro = micro
 
     def _on_grad(self, parameter: Tensor) -> None:
-        """Autograd has finished the gradient of one parameter; while accumulating it stays where it is."""
+        """Pass on the gradient of one parameter when autograd has finished it, except while accumulating."""
+        self.comm.check_process()
         if self._micro + 1 < self.accumulate:
             return
         if self._defers:
@@ -264,7 +270,7 @@ class Pace:
         self.duty.on_grad(parameter)
 
     def _check_exchanged(self) -> None:
-        """What the optimizer updates is exchanged: only what was frozen or not there at wrap may have changed that."""
+        """Raise if the optimizer updates a parameter that is not exchanged: one that was frozen or missing at wrap."""
         updated = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
         if not updated <= self._known:
             check_added([name for name, p in self.model.named_parameters() if id(p) in updated - self._known])
@@ -272,7 +278,7 @@ class Pace:
         check_thawed([name for name, p in self._frozen if p.requires_grad and id(p) in updated])
 
     def _step_with(self, closure: Callable[[], Tensor]) -> bool:
-        """For optimizers that evaluate the model again (LBFGS): each evaluation is exchanged, its loss averaged."""
+        """Step with an optimizer that evaluates the model again (LBFGS): exchange each one and average its loss."""
         check_closure(self.accumulate, self.loss_scale)
         self._check_exchanged()
         self._ensure_begun()
@@ -286,15 +292,19 @@ class Pace:
 
     @property
     def replicas_differ(self) -> bool:
-        """Whether ranks may hold different parameters between steps."""
+        """Return whether ranks may hold different parameters between steps."""
         return not self.axes.rule.same_result
 
     @contextlib.contextmanager
     def averaged(self) -> Iterator[None]:
-        """Inside, BatchNorm statistics are the mean over ranks: for evaluation and checkpoints."""
+        """Use the mean over ranks of BatchNorm statistics inside the with-block, for evaluation and checkpoints."""
         self.finish()
         with averaged_statistics(self.model, self.comm):
             yield
+
+    def staleness(self) -> dict[str, Any]:
+        """When gradients left and parameters were back, under a rule whose workers may be apart; otherwise empty."""
+        return dict(self.duty.staleness())
 
     def record_events(self, log: list[Noted] | None) -> None:
         self._log = log
@@ -302,7 +312,7 @@ class Pace:
             engine.log = log
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs beside model and optimizer."""
+        """Return the state that a checkpoint needs besides model and optimizer."""
         self.finish()
         scale = None if self.loss_scale is None else self.loss_scale.state()
         return {
@@ -313,7 +323,7 @@ class Pace:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Between steps, on all ranks; load model and optimizer first."""
+        """Load the state of a checkpoint. Call it between steps on all ranks, after loading model and optimizer."""
         self.duty.discard()
         self.steps, self._begun = state["steps"], False
         if self.loss_scale is not None and state["loss_scale"]:
@@ -332,12 +342,16 @@ class Pace:
 
 
 def note_step(log: list[Noted], step: int, left: float, waited: float, updated: float) -> None:
-    """What the end of a step leaves in the event stream."""
+    """Write the end of a step to the event stream."""
     log += [Event(left, "left", step), Event(waited, "waited", step), Event(updated, "updated", step)]
 
 
 def start_equal(model: nn.Module, comm: Comm) -> None:
-    """Rank 0's parameters and buffers, everywhere."""
+    """Copy rank 0's parameters and buffers to all ranks, after comparing that all have the same."""
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    shapes = [f"{name} {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in tensors]
+    digest = zlib.crc32("; ".join(shapes).encode())
+    comm.agree("wrap", key=f"{type(model).__name__} with {len(tensors)} tensors, checksum {digest:08x}").wait()
     with torch.no_grad():
-        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-            comm.broadcast(tensor.data, 0, name).wait()
+        for text, (_, tensor) in zip(shapes, tensors, strict=True):
+            comm.broadcast(tensor.data, 0, Part(text)).wait()

@@ -1,4 +1,4 @@
-"""The first steps of a schedule that measures: learn the order, watch a few steps, measure the link, plan.
+"""The first steps of a schedule that measures: learn the order, time a few steps, measure the link, plan.
 
 step   0        1 2 3             4 ...
        order    layer times       plan in force, or a few steps for each candidate of schedule auto
@@ -14,18 +14,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from paceline.bench.profile import StepProfile
+from paceline.comm.transport import Comm
 from paceline.engine.engine import Engine
-from paceline.schedules.auto import choose
+from paceline.strategy.schedules.auto import choose
 from paceline.train.watch import Watch
-from paceline.transport import Comm
+from paceline.workload.profile import StepProfile
 
 WATCHED = 3  # steps
-TRIAL = 4  # steps of each candidate; the first, which still has to find its feet, does not count
+TRIAL = 4  # steps per candidate; the first is warm-up and does not count
 
 
 class Planning:
-    """Told after every step, before the next begins; on all ranks alike. `settle` ends what is under way."""
+    """The path to a final plan. Call `stepped` after every step on all ranks; `settle` finishes open exchanges."""
 
     def __init__(
         self,
@@ -36,39 +36,39 @@ class Planning:
         comm: Comm,
         clock: Callable[[], float],
         settle: Callable[[], None],
-        given: StepProfile | None = None,
+        profile: StepProfile | None = None,
         tell: Callable[[str], None] = print,
     ) -> None:
         self._model, self._engine, self._parameters = model, engine, parameters
-        self._comm, self._clock, self._settle, self._given, self._tell = comm, clock, settle, given, tell
+        self._comm, self._clock, self._settle, self._known, self._tell = comm, clock, settle, profile, tell
         self._count = 0
         self._trials: Trials | None = None
 
     @property
     def left(self) -> int:
-        """Steps until the plan is final, as far as one can say."""
+        """Return an estimate of the steps until the plan is final."""
         if self._trials is not None:
             return self._trials.left
-        return 1 if self._given is not None else WATCHED + 1 - self._count
+        return 1 if self._known is not None else WATCHED + 1 - self._count
 
     def stepped(self) -> bool:
-        """True once the plan is final."""
+        """Record a step; return True once the plan is final."""
         self._count += 1
         if self._trials is not None:
             return self._tried(self._trials)
-        if self._count == 1 and self._given is None:
+        if self._count == 1 and self._known is None:
             self._watch = Watch(self._model, self._engine, self._parameters, self._clock)
             return False
-        if self._given is not None:
-            return self._adopt(self._given)
+        if self._known is not None:
+            return self._adopt(self._known)
         self._watch.stepped()
         return self._count > WATCHED and self._adopt(self._watch.profile())
 
     def _adopt(self, profile: StepProfile) -> bool:
-        """The times are known: plan, and try candidates where there are any."""
-        link = None if self._given is None else self._given.measured_link()
+        """Plan with these times; return False if the schedule has candidates to try first."""
+        link = None if self._known is None else self._known.measured_link()
         self._engine.adopt_plan(agreed(profile, self._comm), link or self._engine.measure_link())
-        if not hasattr(self._engine.schedule, "candidates"):
+        if not self._engine.schedule.candidates():
             return True
         self._trials = Trials(self._engine.schedule, self._clock)
         self._take(self._trials.current)
@@ -79,7 +79,7 @@ class Planning:
             self._take(trials.current)
         if trials.left:
             return False
-        self._settle()  # ranks may be at different units of the last step
+        self._settle()  # ranks may have reached different units of the last step
         seconds = torch.tensor(trials.seconds(), dtype=torch.float64)
         self._comm.broadcast(seconds, 0, "the trials").wait()
         best = choose(seconds.tolist())
@@ -89,7 +89,7 @@ class Planning:
             "seconds": dict(zip(map(str, trials.schedules), seconds.tolist(), strict=True)),
         }
         if self._comm.rank == 0:
-            self._tell(f"schedule {trials.asked} chose {trials.schedules[best]} of:")
+            self._tell(f"schedule {trials.schedule} chose {trials.schedules[best]} of:")
             for name, value in self._engine.tuning["seconds"].items():
                 self._tell(f"  {value * 1e3:9.1f} ms per step  {name}")
         return True
@@ -101,10 +101,10 @@ class Planning:
 
 
 class Trials:
-    """A few steps for each candidate of a schedule."""
+    """Step times of each candidate of a schedule, a few steps each."""
 
-    def __init__(self, asked: Any, clock: Callable[[], float]) -> None:
-        self.asked, self.schedules = asked, asked.candidates()
+    def __init__(self, schedule: Any, clock: Callable[[], float]) -> None:
+        self.schedule, self.schedules = schedule, schedule.candidates()
         self._clock, self._last = clock, clock()
         self._steps: list[list[float]] = [[]]
 
@@ -117,7 +117,7 @@ class Trials:
         return TRIAL * (len(self.schedules) - len(self._steps) + 1) - len(self._steps[-1])
 
     def stepped(self) -> bool:
-        """True if the next candidate is to be taken."""
+        """Record a step; return True if the next candidate is due."""
         now = self._clock()
         self._steps[-1].append(now - self._last)
         self._last = now
@@ -131,7 +131,7 @@ class Trials:
 
 
 def agreed(profile: StepProfile, comm: Comm) -> StepProfile:
-    """Rank 0's times; the layout is the same everywhere."""
+    """Return the profile with rank 0's times; the layout is the same on all ranks."""
     count = len(profile.layout)
     totals = [profile.forward_seconds, profile.backward, profile.step]
     numbers = torch.tensor([*profile.forward, *profile.ready, *totals], dtype=torch.float64)

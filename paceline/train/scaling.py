@@ -1,16 +1,22 @@
 """Loss scaling for fp16: gradients are computed on a scaled loss, and a step that overflowed is skipped.
 
-The mean gradient is the same on every rank, and so is the decision to skip.
+The mean gradient is the same on every rank, and so is the decision to skip. The scale moves like that of
+torch.amp.GradScaler, also below 1; when it would reach zero, no scale helps and training ends.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from paceline.errors import NonFinite
+
+LEAST = 2.0**-126  # smaller float32 numbers are subnormal and lose digits
+MOST = 2.0**127  # twice that is infinity in float32
+
 
 @dataclass
 class LossScale:
-    """Halve after an overflow, double after `patience` good steps."""
+    """A loss scale that is halved after an overflow and doubled after `patience` good steps."""
 
     value: float = 2.0**16
     patience: int = 2000
@@ -19,12 +25,21 @@ class LossScale:
 
     def record(self, finite: bool) -> None:
         if not finite:
-            self.value, self.good = max(1.0, self.value / 2), 0
+            self.value, self.good = self.value / 2, 0
             self.skipped += 1
+            self._check()
             return
         self.good += 1
         if self.good >= self.patience:
-            self.value, self.good = self.value * 2, 0
+            self.value, self.good = self.value * 2 if self.value < MOST else self.value, 0
+
+    def _check(self) -> None:
+        if self.value < LEAST:
+            raise NonFinite(
+                f"the loss scale has fallen to {self.value:.2g}: {self.skipped} steps overflowed",
+                why="NaN or infinity comes from the model or its batch: no scale of the loss takes it away",
+                remedy="torch.autograd.set_detect_anomaly(True) to find it, a lower learning rate, or bf16",
+            )
 
     def state(self) -> dict[str, float]:
         return {"value": self.value, "good": self.good, "skipped": self.skipped}

@@ -1,4 +1,4 @@
-"""What a server process does: hear an order, take part in it, until the workers are done.
+"""The main loop of a server process: receive orders and carry them out until the workers are done.
 
 Under rule `grad` it only adds. Under rule `server` it keeps parameters and runs the optimizer on them: for all
 workers together, or for each as its pushes arrive (crews).
@@ -16,16 +16,16 @@ from torch import Tensor
 from paceline.comm.service import DTYPES, Attendant, Order
 from paceline.comm.sums import sum_into
 from paceline.errors import PeerLost
-from paceline.exchanges.placement import Placer, shares
-from paceline.rules.server import ELEMENTWISE
+from paceline.strategy.exchanges._placement import Placer, shares
+from paceline.strategy.rules.server import ELEMENTWISE
 from paceline.types import Piece
 
-NAP, LONGEST_NAP = 0.0001, 0.002  # seconds between looks at workers that have nothing to say
+NAP, LONGEST_NAP = 0.0001, 0.002  # seconds between two polls of workers that send no orders
 
 
 def serve(attendant: Attendant) -> None:
-    """Until the workers say that they are done."""
-    desk = Desk(attendant, Shelf)
+    """Serve until the workers send the order `end`."""
+    executor = OrderExecutor(attendant, ServedParameters)
     while True:
         order = attendant.hear()
         if order.word == "end":
@@ -33,15 +33,15 @@ def serve(attendant: Attendant) -> None:
         if order.word == "crews":
             serve_crews(attendant)
         else:
-            desk.obey(order)
+            executor.obey(order)
 
 
-class Desk:
-    """One attendant with its lanes: carries out orders."""
+class OrderExecutor:
+    """Carry out the orders that one attendant receives, with the state of its lanes."""
 
-    def __init__(self, attendant: Attendant, new_shelf: Callable[[], Shelf]) -> None:
-        self.attendant, self._new_shelf = attendant, new_shelf
-        self._shelves: dict[int, Shelf] = {}
+    def __init__(self, attendant: Attendant, new_served: Callable[[], ServedParameters]) -> None:
+        self.attendant, self._new_served = attendant, new_served
+        self._served: dict[int, ServedParameters] = {}
         self._placers: dict[int, Placer] = {}
 
     def obey(self, order: Order) -> None:
@@ -49,17 +49,17 @@ class Desk:
         if word == "lane":
             servers = self.attendant.comm.size - self.attendant.givers
             self._placers[numbers[0]] = Placer(shares(self.attendant.givers, servers, bool(numbers[1])))
-            self._shelves[numbers[0]] = self._new_shelf()
+            self._served[numbers[0]] = self._new_served()
         elif word == "ready":
             return
         elif word == "text":
             settings = self.attendant.text(order)
-            self._shelves[settings["lane"]].describe(settings)
+            self._served[settings["lane"]].describe(settings)
         elif word == "sum":
             self.attendant.take_part(order, self._pieces(order))
         elif word in ("begin", "update"):
-            shelf = self._shelves[numbers[0]]
-            act = shelf.begin if word == "begin" else shelf.update
+            served = self._served[numbers[0]]
+            act = served.begin if word == "begin" else served.update
             self.attendant.take_part(order, self._pieces(order), _at(act, order))
         else:
             self.attendant.allocate(order)
@@ -70,21 +70,21 @@ class Desk:
 
 
 def _at(act: Callable[[tuple[int, int], Tensor, Sequence[Tensor]], None], order: Order) -> Any:
-    """Ranges of a message are ranges of an arena: the message says where it starts there."""
+    """Bind `act` to a message, so that it gets the offset in the arena for an offset in the message."""
     arena, first = order.numbers[4:6]
     return lambda out, parts, start: act((arena, first + start), out, parts)
 
 
-class Shelf:
-    """The parameters that this server keeps, piece by piece, and their optimizer."""
+class ServedParameters:
+    """The pieces of the parameters that this server holds, and their optimizer."""
 
     def __init__(self) -> None:
-        self.round = 0  # how often workers have begun anew, with parameters of a checkpoint
+        self.round = 0  # how often workers have started again with the parameters of a checkpoint
         self._settings: dict[str, Any] = {}
         self._pieces: dict[tuple[int, int], Tensor] = {}
         self._parts: dict[tuple[int, int], list[tuple[Tensor, int, int]]] = {}
         self._optimizer: torch.optim.Optimizer | None = None
-        self._groups: dict[int, int] = {}  # parameter group of the worker -> of this server's optimizer
+        self._groups: dict[int, int] = {}  # index of a worker's parameter group -> index in this server's optimizer
 
     @property
     def bound(self) -> int | None:
@@ -103,20 +103,20 @@ class Shelf:
                 self._optimizer.param_groups[mine].update(_tuples(settings["groups"][group]))
 
     def _clear(self, round: int) -> None:
-        """Room for the parameters of a new round; the state of the optimizer goes with the old ones."""
+        """Drop the parameters and the optimizer state of the last round."""
         self.round, self._optimizer = round, None
         self._pieces.clear()
         self._parts.clear()
 
     def begin(self, place: tuple[int, int], out: Tensor, parts: Sequence[Tensor]) -> None:
-        """A worker brings parameters; of several that bring the same in a round, the first is taken."""
+        """Take a worker's initial parameters. If several workers send the same piece in a round, the first counts."""
         if place not in self._pieces:
             self._pieces[place] = parts[0].clone()
             self._optimizer = None
         out.copy_(self._pieces[place])
 
     def update(self, place: tuple[int, int], out: Tensor, parts: Sequence[Tensor]) -> None:
-        """Step on the sum of what came, then hand out the parameters."""
+        """Step the optimizer on the sum of the gradients, then send the parameters back."""
         if self._optimizer is None:
             self._optimizer = self._build()
         sum_into(out, parts)
@@ -146,7 +146,7 @@ class Shelf:
 
 
 def _tuples(settings: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no tuples; optimizers do."""
+    """Turn lists into tuples: JSON has no tuples, and optimizers expect them."""
     return {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
 
 
@@ -154,92 +154,95 @@ def _tuples(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def serve_crews(attendant: Attendant) -> None:
-    """One desk per worker, one shelf for all; look at each in turn until all have left."""
+    """Serve workers that do not keep step: poll each worker's orders in turn until all have left."""
     assert attendant.crews is not None, "a server can make crews"
-    shelf = Shelf()
-    desks = {worker: _welcome(Desk(Attendant(crew, 1), lambda: shelf)) for worker, crew in enumerate(attendant.crews())}
+    served = ServedParameters()
+    executors = {
+        worker: _welcome(OrderExecutor(Attendant(crew, 1), lambda: served))
+        for worker, crew in enumerate(attendant.crews())
+    }
     try:
-        _attend(desks, shelf)
+        _attend(executors, served)
     finally:
-        for desk in desks.values():
-            desk.attendant.close("failed")
+        for executor in executors.values():
+            executor.attendant.close("failed")
 
 
-def _attend(desks: dict[int, Desk], shelf: Shelf) -> None:
-    clocks = Clocks(desks)
+def _attend(executors: dict[int, OrderExecutor], served: ServedParameters) -> None:
+    counts = StepCounts(executors)
     waiting: dict[int, Order] = {}
     pause = NAP
-    while desks:
+    while executors:
         moved = False
-        for worker, desk in list(desks.items()):
-            order = waiting.pop(worker, None) or desk.attendant.overhear()
+        for worker, executor in list(executors.items()):
+            order = waiting.pop(worker, None) or executor.attendant.overhear()
             if order is None:
                 continue
-            if order.word == "update" and not clocks.allow(worker, shelf.bound):
+            if order.word == "update" and not counts.allow(worker, served.bound):
                 waiting[worker] = order
                 continue
             moved = True
             if order.word == "end":
-                clocks.leave(worker)
-                desks.pop(worker).attendant.close()
+                counts.leave(worker)
+                executors.pop(worker).attendant.close()
                 continue
-            desk.obey(order)
+            executor.obey(order)
             if order.word == "update":
-                clocks.count(worker, shelf.chunks)
-            elif clocks.round < shelf.round:
-                clocks = Clocks(desks, shelf.round)
+                counts.count(worker, served.chunks)
+            elif counts.round < served.round:
+                counts = StepCounts(executors, served.round)
         pause = NAP if moved else min(LONGEST_NAP, 1.5 * pause)
         if not moved:
             if pause >= LONGEST_NAP:
-                waiting.update(_last_words(desks, waiting))
+                waiting.update(_last_words(executors, waiting))
             time.sleep(pause)
 
 
-def _welcome(desk: Desk) -> Desk:
-    """Memory is taken together with the other servers, so all of them go through the workers in one order."""
-    desk.attendant.comm.get_ready()
+def _welcome(executor: OrderExecutor) -> OrderExecutor:
+    """Carry out a worker's orders up to `ready`. Allocations are collective, so all servers use one worker order."""
+    executor.attendant.comm.get_ready()
     while True:
-        order = desk.attendant.hear()
-        desk.obey(order)
+        order = executor.attendant.hear()
+        executor.obey(order)
         if order.word == "ready":
-            return desk
+            return executor
 
 
-def _last_words(desks: dict[int, Desk], waiting: dict[int, Order]) -> dict[int, Order]:
-    """While nothing happens: has somebody gone? What they said before they went still counts."""
-    found = {}
-    for worker, desk in desks.items():
-        excuse = desk.attendant.lost() if worker not in waiting else None
-        order = desk.attendant.overhear() if excuse else None
-        if excuse and order is None:
-            raise PeerLost(f"rank {worker} {excuse} while servers waited for it", rank=worker)
+def _last_words(executors: dict[int, OrderExecutor], waiting: dict[int, Order]) -> dict[int, Order]:
+    """Raise PeerLost if a worker is gone; orders that it sent before are returned and still count."""
+    orders = {}
+    for worker, executor in executors.items():
+        why_lost = executor.attendant.lost() if worker not in waiting else None
+        order = executor.attendant.overhear() if why_lost else None
+        if why_lost and order is None:
+            raise PeerLost(f"rank {worker} {why_lost} while servers waited for it", rank=worker)
         if order is not None:
-            found[worker] = order
-    return found
+            orders[worker] = order
+    return orders
 
 
-class Clocks:
-    """How many steps each worker has finished in a round, as one server sees it.
+class StepCounts:
+    """The number of steps that each worker has finished in a round, as one server counts them.
 
-    Servers count for themselves: the steps of a worker that goes on from a checkpoint begin anywhere.
+    A server cannot use the workers' step numbers, which start anywhere after a checkpoint.
     """
 
     def __init__(self, workers: Iterable[int], round: int = 0) -> None:
         self.round = round
         self._done: dict[int, int] = dict.fromkeys(workers, 0)
-        self._chunks: dict[int, int] = dict.fromkeys(self._done, 0)  # of the step that a worker is in
+        self._chunks: dict[int, int] = dict.fromkeys(self._done, 0)  # chunks done of each worker's current step
 
     def allow(self, worker: int, bound: int | None) -> bool:
-        """Whether a worker may finish its step: it would be at most `bound` ahead of the slowest."""
+        """Return whether a worker may finish its step and be at most `bound` steps ahead of the slowest."""
         return bound is None or self._done[worker] + 1 - min(self._done.values()) <= bound
 
     def count(self, worker: int, chunks: int) -> None:
-        """One more chunk of a worker's step is done; the last one ends the step."""
+        """Count a finished chunk of a worker's step; the last chunk ends the step."""
         self._chunks[worker] += 1
         if self._chunks[worker] == chunks:
             self._chunks[worker] = 0
             self._done[worker] += 1
 
     def leave(self, worker: int) -> None:
-        """Nobody waits for a worker that has gone."""
+        """Forget a worker that has left, so that nobody waits for it."""
         del self._done[worker]

@@ -1,13 +1,12 @@
-"""Times the updates of a user's own loop, for `paceline race -- python my_train.py`.
+"""Time the updates of a user's own loop, for `paceline race -- python my_train.py`.
 
     |-- batch, forward, backward --|-- pace.step() --|   one entry: from the end of one update to the end of the next
 
-What it saw is left in the job's folder when the process ends, where the launcher looks for it.
+The times are written to the job's folder when the process ends, where the launcher reads them.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable
@@ -15,13 +14,14 @@ from pathlib import Path
 from statistics import fmean, median_low
 from typing import Any
 
-from paceline.bench.memory import peak_rss, pss
+from paceline.measure.footprint import peak_rss, pss
+from paceline.measure.record.rank_report import RankReport
 
-MOST = 1_000_000  # updates; a longer training is judged by its beginning
+MOST = 1_000_000  # updates; of a longer training only the first ones are kept
 
 
 class StepLog:
-    """`dealt` says how many batches and samples this rank was given so far."""
+    """Times of the updates of one rank. `dealt` returns the batches and samples that the rank has used so far."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class StepLog:
         self.update: list[float] = []
 
     def note(self) -> None:
-        """An update has ended."""
+        """Record the end of an update."""
         now = self._clock()
         if len(self.steps) < MOST:
             self.steps.append(now - self._last)
@@ -50,48 +50,36 @@ class StepLog:
 
     @property
     def batch(self) -> int:
-        """Samples of an update, on average; not of one before which an evaluation was dealt batches, too."""
+        """Return the mean samples per update, without updates before which an evaluation used batches, too."""
         usual = median_low(count for count, _ in self.batches)
         return round(fmean(samples for count, samples in self.batches if count == usual))
 
-    def found(self, *, device: str) -> dict[str, Any]:
-        """As a worker of `paceline run` tells it."""
+    def found(self, *, device: str) -> RankReport:
+        """Return the report of this rank, as a worker of `paceline run` makes it."""
         pace, count = self._pace, max(1, len(self.steps))
         received = zip(pace.comm.received(), self._received, strict=True)
-        engines, service = getattr(pace, "engines", []), getattr(pace.comm, "service", None)
-        return {
-            "rank": pace.comm.rank,
-            "batch": self.batch,
-            "steps": self.steps,
-            "parts": {"exposed": self.exposed, "update": self.update},
-            "pushed_per_step": [sent / count for sent in service.sent] if service is not None else [],
-            "staleness": {},
-            "profile": None,
-            "network": {},
-            "received_per_step": [(now - then) / count for now, then in received],
-            "cpu_seconds_per_step": (time.process_time() - self._cpu) / count,
-            "pss_peak": pss(),
-            "rss_peak": peak_rss(),
-            "comm": type(pace.comm).__name__.removesuffix("Comm").lower(),
-            "device": device,
-            "plan": {"chunks": sum(len(engine.chunks) for engine in engines)} if engines else {},
-            "notes": [note] if (note := getattr(pace, "note", "")) else [],
-            "events": [],
-            "events_exposed": 0.0,
-            "losses": [],
-            "coding": {},
-            "accuracy": [],
-            "replicas": {},
-            "skipped": pace.loss_scale.skipped if pace.loss_scale else 0,
-            "gpu": {"use": None, "memory": None},
-            "flops": None,
-            "peak": None,
-        }
+        engines, service = pace.engines, pace.comm.service
+        return RankReport(
+            rank=pace.comm.rank,
+            device=device,
+            comm=type(pace.comm).__name__.removesuffix("Comm").lower(),
+            batch=self.batch,
+            steps=self.steps,
+            parts={"exposed": self.exposed, "update": self.update},
+            received_per_step=[(now - then) / count for now, then in received],
+            pushed_per_step=[sent / count for sent in service.sent] if service is not None else [],
+            cpu_seconds_per_step=(time.process_time() - self._cpu) / count,
+            pss_peak=pss(),
+            rss_peak=peak_rss(),
+            plan={"chunks": sum(len(engine.chunks) for engine in engines)} if engines else {},
+            notes=[pace.note] if pace.note else [],
+            skipped=pace.loss_scale.skipped if pace.loss_scale else 0,
+        )
 
     def write(self, **known: Any) -> None:
-        """Into the job's folder, whole or not at all."""
+        """Write the report to the job's folder atomically."""
         if self.steps:
             path = Path(os.environ["PACELINE_JOB"]) / f"steps-{self._pace.comm.rank}.json"
             fresh = path.with_suffix(".fresh")
-            fresh.write_text(json.dumps(self.found(**known)))
+            fresh.write_text(self.found(**known).to_json())
             fresh.replace(path)

@@ -1,4 +1,4 @@
-"""When each layer's forward begins and when gradients are there, seen from hooks that are taken away again."""
+"""Measure with temporary hooks when each layer's forward starts and when each gradient is ready."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from paceline.bench.profile import StepProfile, of_slots
 from paceline.engine.engine import Engine
 from paceline.engine.gates import for_one
 from paceline.types import Event
+from paceline.workload.profile import StepProfile, of_slots
 
 
 class Watch:
-    """The steps between `start` and `profile`; only the last forward before each backward counts."""
+    """Measure layer times until `profile` is called; only the last forward before each backward counts."""
 
     def __init__(self, model: nn.Module, engine: Engine, parameters: Sequence[Tensor], clock: Callable[[], float]):
         self._engine, self._clock = engine, clock
@@ -37,7 +37,7 @@ class Watch:
         self._last = clock()
 
     def _hook(self, model: nn.Module) -> list[Any]:
-        watched = {id(module): module for found in self._owners for module in found}
+        watched = {id(module): module for owners in self._owners for module in owners}
         hooks = [
             model.register_forward_pre_hook(for_one(model, self._begin), prepend=True),
             model.register_forward_hook(for_one(model, self._end)),
@@ -54,7 +54,7 @@ class Watch:
         self._span = (self._began, self._clock())
 
     def stepped(self) -> None:
-        """A step is over."""
+        """Record the end of a step."""
         events = [Event._make(noted) for noted in (self._engine.log or [])[self._seen :]]
         self._seen += len(events)
         at = {event.what: event.seconds for event in events if event.kind == "ready"}
@@ -67,11 +67,11 @@ class Watch:
         self._last, self._entered, self._span = now, {}, None
 
     def _guess(self, ready: float) -> tuple[float, float]:
-        """Where only parts of the model are called: from the first of them to the first gradient."""
+        """Estimate forward if only parts of the model are called: from the first part to the first gradient."""
         return min(self._entered.values(), default=ready), ready
 
     def profile(self, *, model: str = "", batch_size: int = 0) -> StepProfile:
-        """Medians over the steps that were watched; the hooks are gone afterwards."""
+        """Remove the hooks and return medians over the measured steps."""
         self.close()
         slots = [slot for arena in self._engine.arenas for slot in arena.layout.slots]
         ready = [max(0.0, median(row[k] for row in self._backwards)) for k in range(len(slots))]

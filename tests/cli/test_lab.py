@@ -5,12 +5,12 @@ import contextlib
 import pytest
 
 from paceline.cli import main
-from paceline.run import Run
+from paceline.run.run import Run
 
 
 def test_a_command_is_started_on_every_host(monkeypatch):
     started = []
-    monkeypatch.setattr("paceline.jobs.script.launch", lambda argv, **given: started.append((argv, given)))
+    monkeypatch.setattr("paceline.race.script.launch", lambda argv, **given: started.append((argv, given)))
     with pytest.raises(SystemExit) as end:
         main(["lab", "--hosts", "2", "--bandwidth", "200mbit", "--", "python", "x.py", "--lr", "1"])
     assert end.value.code == 0
@@ -34,7 +34,7 @@ class Links(contextlib.nullcontext):
 
 
 def test_without_a_command_links_are_measured(monkeypatch, capsys):
-    monkeypatch.setattr("paceline.lab.network.Network", Links)
+    monkeypatch.setattr("paceline.cluster.lab.network.Network", Links)
     with pytest.raises(SystemExit) as end:
         main(["lab", "--hosts", "2", "--bandwidth", "200mbit", "--seconds", "0.5"])
     assert end.value.code == 0

@@ -6,19 +6,19 @@ import shlex
 from rich.console import Console
 
 from paceline.cli.race import _greet, _report
-from paceline.cli.race_view import View, as_json, closing, picture, short, spoken_time
+from paceline.cli.race_view import RaceView, as_json, closing, picture, short, spoken_time
 from paceline.errors import WorkerFailed
-from paceline.jobs.cells import plan
-from paceline.jobs.race import race
-from paceline.jobs.racefolder import open_folder
-from tests.jobs.fake_race import drawn, raced, small
+from paceline.race.folder import open_folder
+from paceline.race.plan import plan
+from paceline.race.race import race
+from tests.race.fake_race import drawn, raced, small
 
 LONG = "rule=gradient_tracking,exchange=neighbor(one_peer(exp2)),schedule=wfbp"
 
 
 def watched(tmp_path, **console):
     shown = io.StringIO()
-    with View(Console(file=shown, width=80, **console)) as view:
+    with RaceView(Console(file=shown, width=80, **console)) as view:
         race = raced(tmp_path, watcher=view)
     return race, shown.getvalue()
 
@@ -55,7 +55,7 @@ def test_the_closing_fits_in_eighty_columns_and_ends_with_the_verdict(tmp_path):
     assert max(map(len, lines)) <= 80
     text = "\n".join(lines)
     assert "mlp, 4 workers, batch 32" in text
-    assert "winner: allreduce" in text
+    assert "allreduce is 1" in text
     assert "* changes convergence" in text
     assert f"{short(LONG)} is {LONG}" in " ".join(text.split())
 
@@ -75,7 +75,8 @@ def test_failures_are_told_at_the_end(tmp_path):
 def test_a_race_as_json_has_rates_verdicts_and_records(tmp_path):
     told = as_json(raced(tmp_path))
     [heat] = told["heats"]
-    assert heat["verdict"][0].startswith("winner: allreduce")
+    assert (heat["verdict"]["winner"], heat["verdict"]["rival"]) == ("allreduce", "ddp")
+    assert heat["verdict"]["text"].startswith("allreduce is 1")
     assert [row["name"] for row in heat["contenders"]] == ["one worker", "limit", "ddp", "allreduce"]
     assert all(len(row["rates"]) == len(row["records"]) == 5 for row in heat["contenders"])
 
@@ -89,7 +90,7 @@ def test_a_label_that_looks_like_markup_is_shown_as_it_is(tmp_path):
     measured = drawn({"a[/x]:smile:": 100.0})
     for name, settings in (("plain", {}), ("live", {"force_terminal": True})):
         shown = io.StringIO()
-        with View(Console(file=shown, width=80, **settings)) as view:
+        with RaceView(Console(file=shown, width=80, **settings)) as view:
             race = raced(tmp_path / name, suite, measured, watcher=view)
         assert name == "live" or "a[/x]:smile:" in shown.getvalue()
     console = Console(file=io.StringIO(), width=80, record=True)
@@ -118,7 +119,7 @@ def raced_script(tmp_path, watcher=None):
 
 def test_no_secret_of_a_script_is_printed_or_written(tmp_path, capsys):
     shown = io.StringIO()
-    with View(Console(file=shown, width=200, force_terminal=True)) as view:
+    with RaceView(Console(file=shown, width=200, force_terminal=True)) as view:
         result = raced_script(tmp_path, view)
     _report(result)
     printed = capsys.readouterr().out + shown.getvalue() + "\n".join(closing(result)) + json.dumps(as_json(result))

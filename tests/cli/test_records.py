@@ -26,7 +26,8 @@ def runs(tmp_path):
 
 
 def test_list_shows_the_newest_first(runs, capsys, tmp_path):
-    out = told(capsys, "list", "--runs", runs, "--json", tmp_path / "l.json")
+    [folder] = runs.iterdir()
+    out = told(capsys, "list", "--runs", folder, "--json", tmp_path / "l.json")
     assert "allreduce, mobilenet_v2" in out
     ids = [line.split()[0] for line in out.splitlines()[2:]]
     assert ids == sorted(ids, reverse=True)
@@ -41,7 +42,38 @@ def test_list_names_what_it_leaves_out(runs, capsys):
     out = capsys.readouterr()
     assert end.value.code in (0, None)
     assert "cut.json: it is no JSON" in out.err
-    assert len(out.out.splitlines()) == 2 + 4
+    assert len(out.out.splitlines()) == 2 + 1, "head and the race"
+
+
+def test_list_shows_a_race_as_one_line(runs, capsys):
+    alone = record(start=9)
+    (runs / "alone.json").write_text(alone.model_copy(update={"race": {}, "id": "99999999-alone"}).to_json())
+    *_, first, second = told(capsys, "list", "--runs", runs).splitlines()
+    raced = first if "race:" in first else second
+    assert raced.split()[0] == "20261115-230042"
+    assert "race: allreduce, ddp" in raced
+    assert raced.split()[-3:] == ["4", "starts", "done"]
+    assert len(told(capsys, "list", "--runs", runs, "--last", "1").splitlines()) == 2 + 1
+
+
+def test_list_takes_only_what_failed_or_is_of_a_model(runs, capsys):
+    broken = record(start=9).model_copy(update={"race": {}, "id": "99999999-broken", "verdict": "failed", "rate": {}})
+    (runs / "broken.json").write_text(broken.to_json())
+    assert "99999999-broken" in told(capsys, "list", "--runs", runs, "--failed")
+    assert len(told(capsys, "list", "--runs", runs, "--failed").splitlines()) == 2 + 1
+    assert len(told(capsys, "list", "--runs", runs, "--model", "mobilenet").splitlines()) == 2 + 2
+    assert "no such record" in told(capsys, "list", "--runs", runs, "--model", "vgg")
+
+
+def test_list_fits_in_eighty_columns_whatever_the_names(runs, capsys):
+    long = record(start=9).model_copy(update={"race": {}, "id": "20261115-230142-abcdefgh"})
+    run = long.run.with_(
+        strategy=None, rule="atc(every=8)", exchange="neighbor(one_peer(exp2))", compressor="cast(bf16)"
+    )
+    (runs / "long.json").write_text(long.model_copy(update={"run": run}).to_json())
+    out = told(capsys, "list", "--runs", runs)
+    assert max(map(len, out.splitlines())) <= 80
+    assert "20261115-230142-abcdefgh" in out
 
 
 @pytest.mark.parametrize(

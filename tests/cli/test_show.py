@@ -4,14 +4,14 @@ import shlex
 import pytest
 import typer
 
-from paceline.bench.stats import Interval
 from paceline.cli import app, main
 from paceline.cli.show import memory, plus_minus, size, table
-from paceline.compose import axes_of, servers_of
-from paceline.run import Run
-from paceline.strategies import STRATEGIES
+from paceline.measure.stats.intervals import Interval
+from paceline.run.compose.compose import axes_of, servers_of
+from paceline.run.run import Run
+from paceline.run.strategies import STRATEGIES
 from tests.report.samples import record
-from tests.sources.idxfiles import write_folder
+from tests.workload.sources.idxfiles import write_folder
 
 
 def told(capsys, *words):

@@ -6,8 +6,8 @@ import pytest
 
 from paceline.cli.options import run_from
 from paceline.cli.words import COMPRESSORS, WORDS, settings_of
-from paceline.compose import MENUS, compose
 from paceline.errors import WrongCommand
+from paceline.run.compose.compose import MENUS, compose
 
 
 def asked(text, **flags):
@@ -89,7 +89,7 @@ def test_a_word_beside_a_flag_that_says_something_else_is_refused():
 def test_words_choose_servers_and_compressor():
     run = asked("nservers=2 compressor=gtopk")
     assert run.exchange == "ps(servers=2, colocated=false)"
-    assert run.compress == "feedback(gtopk(ratio=0.001))"
+    assert run.compressor == "feedback(gtopk(ratio=0.001))"
     assert asked("nservers=0").exchange is None
 
 
@@ -107,8 +107,8 @@ def test_words_choose_servers_and_compressor():
 def test_a_compressor_is_the_published_one_or_a_note_says_how_it_differs(word, compress, note, capsys):
     run = asked(f"compressor={word}")
     told = capsys.readouterr().out
-    assert run.compress == compress
-    assert compose(run.model_copy(update={"workers": 2, "model": "mlp"}))
+    assert run.compressor == compress
+    assert compose(run.model_copy(update={"workers": 2, "model": "mlp"})).axes
     assert f"note: compressor={word} is {compress} here: the published script" in told if note else not told
     assert note in told
 

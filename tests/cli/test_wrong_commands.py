@@ -3,11 +3,11 @@
 import pytest
 
 from paceline.cli import main
+from paceline.cluster.launchers.local import Local
 from paceline.errors import Refused
-from paceline.jobs.cells import plan
-from paceline.jobs.suite import Suite
-from paceline.launchers.local import Local
-from tests.sources.idxfiles import write_folder
+from paceline.race.plan import plan
+from paceline.race.suite import Suite
+from tests.workload.sources.idxfiles import write_folder
 
 WRONG = {
     "run --model resnet5": "model 'resnet5' does not exist",
@@ -37,6 +37,31 @@ WRONG = {
     "run --strategy dgc": "both would apply momentum",
     "explain --strategy dgc --optimizer adam(lr=0.1)": "both would apply momentum",
     "run -np 0": "-np 0: at least 1 worker is needed",
+    "run --seed -1": "--seed -1: it cannot be negative",
+    "run --seed 99999999999999999999": "--seed 99999999999999999999: at most 9,223,372,036,854,775,807",
+    "run --warmup -1": "--warmup -1: it cannot be negative",
+    "run --steps 99999999999": "--steps 99999999999: at most 1,000,000,000",
+    "run -np 9999999": "-np 9999999: at most 1,048,576",
+    "run --batch-size 99999999999": "at most 16,777,216",
+    "run --threads 99999": "--threads 99999: at most 4,096",
+    "run --cpus 1e300": "--cpus 1e+300: a worker gets at least 0.01 of a core, and at most 4,096",
+    "run --clip-norm inf": "--clip-norm inf: a norm is above 0, and finite",
+    "run --clip-norm nan": "--clip-norm nan: a norm is above 0, and finite",
+    "run --deadline inf": "--deadline inf: it must be above 0 seconds",
+    "run --deadline nan": "--deadline nan: it must be above 0 seconds",
+    "run --peak-flops -1": "--peak-flops -1: it is above 0",
+    "run --peak-flops nan": "--peak-flops nan: it is above 0",
+    "run --source fake(cpu,samples=999999999999)": "at least one sample and at most 134,217,728",
+    "run --schedule fusion(mb=nan)": "mb takes a number; got nan",
+    "run --rule diloco(every=99999999999999999999)": "every takes a whole number; got 99999999999999999999",
+    "race --minutes -1": "--minutes -1.0: Input should be greater than 0",
+    "race --minutes nan": "--minutes nan",
+    "race --minutes inf": "--minutes inf",
+    "race --seed -1": "--seed -1: Input should be greater than or equal to 0",
+    "race --rounds 9223372036854775807": "--rounds 9223372036854775807: Input should be less than or equal to 10000",
+    "race -np 99999999999": "-np 99999999999: Input should be less than or equal to",
+    "race --model mlp,vgg16 --batch-size 1,2,3,4,5,6 --rounds 9999": "at most 1,000 contenders and 50,000 fresh starts",
+    "topology exp2 --step 99999999999999999999": "steps count from 0 to",
     "run --batch-size 0": "--batch-size 0: at least 1 sample",
     "run --batch-size 4 --global-batch 8": "--batch-size 4 beside --global-batch 8",
     "run -np 0 --global-batch 8": "-np 0: at least 1 worker is needed",
@@ -48,8 +73,8 @@ WRONG = {
     "run --strategy allreduce --topology ring": "mixes with no neighbors",
     "run --json /nowhere/r.json": "there is no folder /nowhere",
     "run --json /tmp": "it is a folder",
-    "run --precision fp8": "--precision fp8",
-    "run --memory-format odd": "--memory-format odd",
+    "run --precision fp8": "--precision fp8: it is fp32, bf16 or fp16 try: --precision fp32",
+    "run --memory-format odd": "it is contiguous or channels_last try: --memory-format contiguous",
     "run --fake-location moon": "fake location 'moon' does not exist",
     "run --source fake(moon)": "location takes device or cpu",
     "run dnn=resnet5": "model 'resnet5' does not exist",
@@ -77,7 +102,14 @@ WRONG = {
     "run --rule server --exchange ps(servers=1,colocated=false) --schedule mgwfbp": "do not move between servers",
     "run -np 4 --exchange hierarchical(2x3)": "it needs 6 ranks; there are 4",
     "run -np 3 --nodes 2x2": "that is 4 ranks",
-    "run --elephant": "No such option",
+    "run --elephant": "option '--elephant' does not exist",
+    "run --batchsize 3": "did you mean --batch-size?",
+    "run --batch-size 32k": "--batch-size 32k: it takes a whole number try: --batch-size 8",
+    "run --batch=32k": "--batch-size 32k: it takes a whole number",
+    "run --cpus many": "--cpus many: it takes a number try: --cpus 0.5",
+    "run --steps": "Option '--steps' requires an argument",
+    "reproduce bluefog --starts 0": "--starts 0: Input should be greater than or equal to 1",
+    "show": "needs ID try: paceline show --help",
     "race --rounds 0": "at least 1 round",
     "race --model resnet5": "did you mean resnet50?",
     "race --strategies alreduce": "did you mean allreduce?",
@@ -85,7 +117,7 @@ WRONG = {
     "race --contender rul=atc": "did you mean rule?",
     "race --suite bluefrog": "did you mean bluefog?",
     "race --suite /nowhere/s.toml": "No such file",
-    "race --precision fp8": "--precision fp8",
+    "race --precision fp8": "--precision fp8: it is fp32, bf16 or fp16",
     "race -np two": "-np two: it takes whole numbers",
     "race -np 0": "-np 0: at least 1 worker",
     "race --batch-size 0": "--batch-size 0: at least 1 sample",
@@ -102,13 +134,21 @@ WRONG = {
     "race --compute replay(x) -- python x.py": "--compute with a script",
     "race -- no-such-program-anywhere": "there is no such program",
     "race --strategies local_sgd,alreduce -- python x.py": "did you mean allreduce?",
+    "run --optimizer adam(lr=high)": "--optimizer adam(lr=high): lr takes a number, true, false or none; got high",
+    "race --optimizer sgd(fast)": "a setting takes a number, true, false or none; got fast",
+    "run --model bert_base --image-size 32": "--image-size 32 with model bert_base: its samples are sequences",
+    "race --model resnet18 --sequence-length 8": "--sequence-length 8 with model resnet18: its samples are images",
+    "run --model tests.cli.own_models:garbage": "returned a str: a model function returns a torch.nn.Module",
+    "run --model tests.cli.own_models:raising": "it raised RuntimeError: no weights here",
+    "race --model tests.cli.own_models:raising": "own_models.py, line",
+    "explain --model tests.cli.own_models:raising": "try: python -c",
     "run --log-format tf": "log format 'tf' does not exist",
     "run --experiment /nowhere/e.toml": "No such file",
     "run --baseline /nowhere/r.json": "is not a record",
     "explain --schedule wfpb": "did you mean wfbp?",
     "models resnet5": "did you mean resnet50?",
     "models resnet50(bais=true)": "got bais",
-    "runn": "No such command",
+    "runn": "command 'runn' does not exist try: did you mean run?",
 }
 
 
@@ -170,7 +210,7 @@ def planned(monkeypatch, *words):
         found.append(plan)
         raise Ended
 
-    monkeypatch.setattr("paceline.jobs.race.check_places", stop)
+    monkeypatch.setattr("paceline.race.race.check_places", stop)
     with pytest.raises(Ended):
         main(["race", *words])
     return found[0]
@@ -205,7 +245,7 @@ def test_flags_of_a_race_win_over_its_suite(monkeypatch, tmp_path):
 
 
 def test_what_the_machine_cannot_offer_is_refused_before_a_race_begins(monkeypatch, tmp_path, no_worker, capsys):
-    monkeypatch.setattr("paceline.lab.network.os.geteuid", lambda: 1000)
+    monkeypatch.setattr("paceline.cluster.lab.network.os.geteuid", lambda: 1000)
     with pytest.raises(SystemExit) as end:
         main(["race", "--model", "mlp", "--lab", "lab(hosts=2)", "--runs", str(tmp_path)])
     assert end.value.code == 2
@@ -234,7 +274,7 @@ def test_two_minutes_are_promised_for_the_plain_race_only(words, note, no_worker
 
 def test_words_reach_a_script_as_flags_do(monkeypatch):
     seen = {}
-    monkeypatch.setattr("paceline.jobs.script.launch", lambda argv, **given: seen.update(given))
+    monkeypatch.setattr("paceline.race.script.launch", lambda argv, **given: seen.update(given))
     with pytest.raises(SystemExit):
         main(["run", "nworkers=2", "mgwfbp=1", "--", "python", "x.py"])
     assert (seen["run"].workers, seen["choices"]) == (2, {"schedule": "mgwfbp"})
@@ -274,3 +314,52 @@ def test_a_folder_of_runs_in_the_environment_is_nothing_that_a_script_was_given(
     monkeypatch.setenv("PACELINE_RUNS", str(tmp_path))
     with pytest.raises(AssertionError, match="a worker was started"):
         main(["run", "-np", "2", "--", "python", "x.py"])
+
+
+@pytest.mark.parametrize("verb", ["list", "run --model mlp", "explain", "report", "strategies"])
+def test_a_deleted_working_directory_is_one_line(verb, tmp_path, monkeypatch, capsys):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(SystemExit) as ended:
+        main(verb.split())
+    monkeypatch.chdir(tmp_path)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith("error: the working directory is gone")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "verb"),
+    [
+        ("PACELINE_FLOPS", "abc", "run --model mlp"),
+        ("PACELINE_FLOPS", "-1", "race --model mlp"),
+        ("OMP_NUM_THREADS", "abc", "run --model mlp"),
+        ("OMP_NUM_THREADS", "0", "run --model mlp"),
+        ("OMP_NUM_THREADS", "9" * 400, "run --model mlp"),
+    ],
+)
+def test_a_wrong_variable_is_refused_before_any_worker_starts(name, text, verb, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv(name, text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Local, "start", lambda *_, **__: pytest.fail("a worker was started"))
+    with pytest.raises(SystemExit) as ended:
+        main(verb.split())
+    assert ended.value.code == 2
+    assert f"error: {name}={text[:20]}" in capsys.readouterr().err
+
+
+def test_a_suite_of_endless_rounds_is_refused_with_its_line(tmp_path, capsys):
+    (tmp_path / "s.toml").write_text("contenders = ['allreduce']\nrounds = 0x7fffffffffffffff\n")
+    with pytest.raises(SystemExit) as ended:
+        main(["race", "--suite", str(tmp_path / "s.toml")])
+    assert ended.value.code == 2
+    assert "s.toml, line 2: rounds = 9223372036854775807" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("line", ["minutes = -1", "minutes = nan", "minutes = inf", "seed = -1", "rounds = 0"])
+def test_a_suite_with_a_number_that_makes_no_sense_is_refused(line, tmp_path, capsys):
+    (tmp_path / "s.toml").write_text(line + "\n")
+    with pytest.raises(SystemExit) as ended:
+        main(["race", "--suite", str(tmp_path / "s.toml")])
+    assert ended.value.code == 2
+    assert f"s.toml, line 1: {line.partition(' ')[0]}" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Ranks that need not keep step come to the end at any time: the first waits for the last, longer than a deadline."""
+"""Ranks that do not keep step finish at different times: the first waits for the last, longer than a deadline."""
 
 import subprocess
 import sys
@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from paceline.comm.served import WindowService
 from paceline.comm.service import Attendant, Service
 from paceline.comm.thread import ThreadComm, ThreadGroup
+from paceline.comm.torch.served import WindowService
 from paceline.errors import PeerLost
 from paceline.train.serve import serve
 
@@ -18,7 +18,7 @@ DEADLINE = 0.3  # seconds
 
 
 def at_the_end(*ends):
-    """Two workers and a server; each worker ends as told. What each of the three raised."""
+    """Run two workers, which end as the test says, and a server; return what each of the three raised."""
     workers, everybody = ThreadGroup(2), ThreadGroup(3)
 
     def work(rank):
@@ -26,7 +26,7 @@ def at_the_end(*ends):
         comm.service = Service(ThreadComm(rank, everybody), 1)
         comm.service.comm.get_ready()
         for each in (comm, comm.service.comm):
-            each._ground.queue.deadline = DEADLINE
+            each._space.queue.deadline = DEADLINE
         try:
             ends[rank](comm)
         except PeerLost:
@@ -79,7 +79,7 @@ def test_a_worker_that_waits_at_the_end_is_told_of_one_that_fails():
 
 
 class Windows(WindowService):
-    """A service whose threads do as they are told, without a network."""
+    """A service whose threads the test controls, without a network."""
 
     def __init__(self, *bodies):
         self.comm, self.failure = SimpleNamespace(rank=0, size=1 + len(bodies), deadline=0.05), ""
@@ -130,7 +130,7 @@ import os, sys, time
 from pathlib import Path
 import torch
 import torch.distributed as dist
-from paceline.comm.torchdist import GlooComm
+from paceline.comm.torch.gloo import GlooComm
 from paceline.errors import PeerLost
 
 rank, folder = int(sys.argv[1]), Path(sys.argv[2])

@@ -5,20 +5,22 @@ A fake network stands for both, with ranks that are threads; nothing here has ru
 
 import queue
 import threading
-from collections import defaultdict
+from collections import defaultdict, deque
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from paceline.comm import nccl, torchdist
-from paceline.comm.nccl import NcclComm
-from paceline.comm.torchdist import GlooComm
+from paceline.comm.process import Home
+from paceline.comm.torch import gloo as torchdist
+from paceline.comm.torch import nccl
+from paceline.comm.torch.gloo import GlooComm
+from paceline.comm.torch.nccl import NcclComm
 from paceline.types import Mixing, Piece
 
 
 class Done:
-    """A work that does what is left when it is waited for."""
+    """A work that runs its action in wait()."""
 
     def __init__(self, *receives):
         self._receives = receives
@@ -29,7 +31,7 @@ class Done:
 
 
 class Network:
-    """What torchdist calls of torch.distributed; the calls of every rank are written down."""
+    """A fake of torch.distributed that records the calls of every rank."""
 
     def __init__(self):
         self.log, self._me = defaultdict(list), threading.local()
@@ -66,7 +68,7 @@ class Network:
 
 
 def on_ranks(monkeypatch, kind, size, work):
-    """work(comm) on every rank; what each gave and what each called."""
+    """Run work(comm) on every rank; return the results and the recorded calls."""
     network, given = Network(), [None] * size
     for module in (torchdist, nccl):
         monkeypatch.setattr(module, "dist", network)
@@ -75,6 +77,7 @@ def on_ranks(monkeypatch, kind, size, work):
         network.enter(rank)
         comm = kind.__new__(kind)
         comm.rank, comm.size, comm.deadline, comm.members = rank, size, 10.0, tuple(range(size))
+        comm._home, comm._pending = Home(rank), deque()
         comm._group, comm._tags, comm._received = None, 0, [0] * size
         given[rank] = work(comm)
 
@@ -116,7 +119,8 @@ def test_nccl_gets_the_messages_of_one_call_as_one_batch(monkeypatch, call, expe
 def test_gloo_gets_them_one_by_one_receives_first(monkeypatch, call, expected):
     given, called = on_ranks(monkeypatch, GlooComm, 2, call)
     assert given == expected
-    assert called == [[("irecv", 1 - rank, 1), ("isend", 1 - rank, 1)] for rank in range(2)]
+    tag = called[0][0][2]
+    assert called == [[("irecv", 1 - rank, tag), ("isend", 1 - rank, tag)] for rank in range(2)]
 
 
 def test_over_nccl_empty_messages_are_left_out_on_both_sides(monkeypatch):

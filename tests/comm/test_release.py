@@ -1,4 +1,4 @@
-"""Memory that ranks share is given back: by a pace that is closed, by a codec that is bound anew, by a board."""
+"""Shared memory is released: by a closed pace, by a codec that is bound again, by a board."""
 
 import gc
 import threading
@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from paceline.comm.shm import ShmComm
-from paceline.comm.store import MemoryStore
+from paceline.comm.rendezvous import MemoryStore
+from paceline.comm.shm.shm import ShmComm
 from paceline.comm.thread import run_ranks
-from paceline.compose import compose
-from paceline.run import Run
+from paceline.run.compose.compose import compose
+from paceline.run.run import Run
 from paceline.train.pace import Pace
 from paceline.train.serve import serve
 from tests.train.problems import batches, loss_of, mlp
@@ -30,7 +30,7 @@ WRAPS = [
 def wrapped(comm, **axes):
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return Pace(model, optimizer, comm=comm, axes=compose(Run(workers=comm.size, **axes)))
+    return Pace(model, optimizer, comm=comm, axes=compose(Run(workers=comm.size, **axes)).axes)
 
 
 def train(pace, steps=2):
@@ -40,8 +40,8 @@ def train(pace, steps=2):
 
 
 def known(comm):
-    """How many vectors ranks can see of each other."""
-    return len(comm._ground._registered), len(comm._ground._results)
+    """Return the numbers of registered vectors and of shared results."""
+    return len(comm._space._registered), len(comm._space._results)
 
 
 @pytest.mark.parametrize("axes", WRAPS, ids=str)
@@ -103,7 +103,7 @@ def test_servers_let_go_of_what_their_workers_gave_back():
             pace.close()
 
     run_ranks(2, work, servers=1, serve=lambda attendant: (served.append(attendant), serve(attendant)))
-    for vectors in served[0]._given.values():
+    for vectors in served[0]._vectors.values():
         assert [bool(vector.numel()) for vector in vectors] == [False] * 4 + [True]
 
 

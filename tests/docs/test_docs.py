@@ -1,5 +1,6 @@
 """What the docs say can be followed: links lead somewhere, commands exist, code compiles and concept snippets run."""
 
+import ast
 import contextlib
 import io
 import re
@@ -10,18 +11,24 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 import typer
 
-from paceline import schedules
+import paceline
 from paceline.cli import app, main
-from paceline.compose import compose
-from paceline.record import Record
-from paceline.run import Run
-from paceline.types import Layout, Profile, Slot
+from paceline.comm.thread import run_ranks
+from paceline.measure.record.record import Record
+from paceline.run.compose.compose import compose
+from paceline.run.run import Run
+from paceline.strategy import compressors
+from paceline.train.pace import Pace
+from paceline.types import Chunk, Layout, Slot
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 CONCEPTS = sorted((ROOT / "docs" / "concepts").glob("[!R]*.md"))
+CLASSES = ROOT / "docs" / "concepts" / "README.md"
+WITH_PROCESSES = ("record.md", "window.md")  # their snippets need a run, or several processes
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 USAGE_ERROR = typer.BadParameter.__mro__[1]  # of the click that this typer is built on
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -129,21 +136,75 @@ def test_explain_says_what_the_docs_show(words, output, capsys):
     assert shown.out + shown.err == output
 
 
-def test_the_member_that_newcomers_are_shown_works(monkeypatch):
-    block = next(block for block in blocks((ROOT / "CONTRIBUTING.md").read_text(), "python") if "halves" in block)
-    module = ModuleType("paceline.schedules.halves")
+@pytest.mark.parametrize("strategy", ["allreduce", "topk_sgd"])
+def test_the_first_screen_has_the_bytes_that_explain_computes(strategy, capsys):
+    with pytest.raises(SystemExit):
+        main(["explain", "-np", "4", "--strategy", strategy])
+    [received] = re.findall(r"^received +([\d,]+) bytes", capsys.readouterr().out, re.M)
+    assert f"{received} " in "".join((ROOT / "README.md").read_text().splitlines(keepends=True)[:30])
+
+
+def test_the_readme_has_at_most_120_lines():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+
+
+@pytest.fixture
+def int8(monkeypatch):
+    """The compressor of CONTRIBUTING.md as a member of the menu."""
+    block = next(block for block in blocks((ROOT / "CONTRIBUTING.md").read_text(), "python") if "int8" in block)
+    module = ModuleType("paceline.strategy.compressors.int8")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     exec(compile(block, "CONTRIBUTING.md", "exec"), vars(module))
-    monkeypatch.setitem(schedules.MENU.members, "halves", "paceline.schedules.halves:Halves")
-    axes = compose(Run(workers=2, schedule="halves"))
-    layout = Layout(tuple(Slot(str(k), 10) for k in range(4)), itemsize=4, tail=4)
-    assert axes.schedule.plan(Profile(layout), lambda nbytes: nbytes).cuts == (0, 20, 44)
+    monkeypatch.setitem(compressors.MENU.members, "int8", "paceline.strategy.compressors.int8:Int8")
+
+
+@pytest.mark.usefixtures("int8")
+def test_the_member_that_newcomers_are_shown_trains():
+    def train(comm, compressor):
+        model = torch.nn.Linear(4, 1)
+        torch.nn.init.ones_(model.weight)
+        torch.nn.init.zeros_(model.bias)
+        axes = compose(Run(workers=2, compress=compressor)).axes
+        pace = Pace(model, torch.optim.SGD(model.parameters(), lr=0.1), comm=comm, axes=axes)
+        for step in range(20):
+            inputs = torch.sin(torch.arange(8.0).reshape(2, 4) + comm.rank + step)
+            model(inputs).square().mean().backward()
+            pace.step()
+        return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+    exact, _ = run_ranks(2, lambda comm: train(comm, "none"))
+    first, second = run_ranks(2, lambda comm: train(comm, "feedback(int8)"))
+    assert torch.equal(first, second)
+    assert not torch.equal(first, exact)
+    assert torch.allclose(first, exact, atol=0.01)  # one part in 127 of gradients below 1, times lr
+
+
+@pytest.mark.usefixtures("int8")
+def test_the_member_that_newcomers_are_shown_declares_its_bytes():
+    layout = Layout((Slot("weight", 100, (10, 10)), Slot("bias", 10, (10,))), itemsize=4, tail=2)
+    chunk = Chunk(0, 0, layout.numel)
+    assert compressors.MENU.make("int8").nbytes(layout, chunk) == 4 + 110 + 2 * 4
+
+
+def test_the_table_of_files_to_touch_names_files_that_exist():
+    named = re.findall(r"`((?:paceline|tests|docs)/[\w/.]+)`", (ROOT / "CONTRIBUTING.md").read_text())
+    paths = [path.replace("NAME.py", "__init__.py") for path in named if "int8" not in path]
+    assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name)
 def test_python_blocks_compile(path):
     for number, block in enumerate(blocks(path.read_text(), "python")):
         compile(block, f"{name(path)}, block {number + 1}", "exec")
+
+
+@pytest.mark.parametrize("path", [path for path in PAGES if path.name != "CONTRIBUTING.md"], ids=name)
+def test_pages_for_users_import_only_what_the_package_exports(path):
+    for block in blocks(path.read_text(), "python"):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "paceline":
+                assert node.module == "paceline"
+                assert {alias.name for alias in node.names} <= set(paceline.__all__)
 
 
 @pytest.mark.parametrize("path", CONCEPTS, ids=name)
@@ -153,7 +214,7 @@ def test_a_concept_has_a_drawing_and_one_snippet_with_its_output(path):
     assert kinds.count("python") == kinds.count("text") == 1
 
 
-@pytest.mark.parametrize("path", [path for path in CONCEPTS if path.name != "record.md"], ids=name)
+@pytest.mark.parametrize("path", [path for path in CONCEPTS if path.name not in WITH_PROCESSES], ids=name)
 def test_a_concept_snippet_prints_what_the_page_says(path):
     text = path.read_text()
     assert run(blocks(text, "python")[0], name(path)) == blocks(text, "text")[0]
@@ -169,6 +230,15 @@ def test_the_record_page_reads_what_its_command_wrote(tmp_path, monkeypatch, cap
         main(words)
     assert end.value.code == 0, capsys.readouterr().err
     assert run(blocks(text, "python")[0], name(path)) == blocks(text, "text")[0]
+
+
+@pytest.mark.multi
+def test_the_window_page_prints_what_its_script_prints(tmp_path):
+    text = (ROOT / "docs" / "concepts" / "window.md").read_text()
+    (tmp_path / "star.py").write_text(blocks(text, "python")[0])
+    command = [sys.executable, "-m", "paceline", "run", "-np", "4", "--", sys.executable, "star.py"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert done.stdout == blocks(text, "text")[0], done.stderr
 
 
 @pytest.mark.multi
@@ -188,6 +258,37 @@ def test_every_concept_and_decision_is_in_its_index():
         index = (ROOT / "docs" / folder / "README.md").read_text()
         pages = [path.name for path in (ROOT / "docs" / folder).glob("*.md") if path.name != "README.md"]
         assert [page for page in pages if f"({page})" not in index] == []
+
+
+NAMED = re.compile(r"`(paceline/[\w/]+(?:\.py|/)?)`")
+
+
+@pytest.mark.parametrize("page", ["structure.md", "concepts/README.md", "adr/0021-rooms.md"])
+def test_files_that_a_page_names_exist(page):
+    paths = NAMED.findall((ROOT / "docs" / page).read_text())
+    assert paths
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_the_structure_page_lists_every_room_and_layer():
+    text = (ROOT / "docs" / "structure.md").read_text()
+    rooms = [path.name for path in (ROOT / "paceline").iterdir() if (path / "__init__.py").exists()]
+    assert [room for room in rooms if not re.search(rf"^ .*\b{room}/", text, re.M)] == []
+    layers = re.findall(r"^    (\w[\w |]*)", (ROOT / ".importlinter").read_text().partition("layers =")[2], re.M)
+    drawn = blocks(text, "")[1].replace(".py", "").splitlines()
+    assert [layer.strip() for layer in layers] == drawn
+
+
+def test_classes_of_the_glossary_are_in_the_files_that_it_names():
+    rows = re.findall(r"^\| (`\w+`.*?) \|.*\| `(paceline/\S+)` \|$", CLASSES.read_text(), re.M)
+    assert rows
+    missing = [
+        name
+        for names, path in rows
+        for name in re.findall(r"`(\w+)`", names)
+        if not re.search(rf"^(class )?{name}\b", (ROOT / path).read_text(), re.M)
+    ]
+    assert missing == []
 
 
 def test_every_field_of_a_record_is_described():

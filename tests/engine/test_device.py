@@ -1,9 +1,9 @@
 import torch
 
 from paceline.comm.thread import run_ranks
-from paceline.compose import compose
 from paceline.engine.device import RecordingDevice, move
-from paceline.run import Run
+from paceline.run.compose.compose import compose
+from paceline.run.run import Run
 from paceline.train.pace import Pace
 
 
@@ -13,7 +13,7 @@ def steps_on_a_recording_device(count):
     def work(comm):
         model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        pace = Pace(model, optimizer, comm=comm, axes=compose(Run(schedule="wfbp")), device=device)
+        pace = Pace(model, optimizer, comm=comm, axes=compose(Run(schedule="wfbp")).axes, device=device)
         for _ in range(count):
             model(torch.ones(3, 4)).sum().backward()
             pace.step()

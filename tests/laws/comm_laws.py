@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from paceline.errors import PeerLost
-from paceline.exchanges.allreduce import AllReduce
-from paceline.types import Cluster, spread
+from paceline.strategy.exchanges.allreduce import AllReduce
+from paceline.types import Cluster, Mixing, spread
 
 DTYPES = (
     *(torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64),
@@ -198,13 +198,26 @@ def a_wait_ends_at_its_deadline_and_goes_on_after_it(comm):
         board.hear("that rank 0 has waited", 20)
     work = comm.all_sum(torch.ones(4), out, "chunk 7 at step 812")
     if comm.rank == 0 and comm.size > 1:
-        told = r"^(rank 1.*|a rank) stopped answering.* in all_sum of chunk 7 at step 812"
+        told = r"^(rank 1.*|a rank) stopped answering.* in all_sum of (4 float32, )?chunk 7 at step 812"
         with pytest.raises(PeerLost, match=told) as caught:
             work.wait(0.1)
         assert caught.value.rank == (1 if comm.shares_results else None), "torch.distributed does not say who"
         board.say(1)
     work.wait()
     assert out[0] == comm.size
+
+
+def half_precision_is_mixed_in_float32(comm):
+    """Equal numbers stay equal, whatever the weights: in bf16 a sum of six sixths would not be one."""
+    peers = [peer for peer in range(comm.size) if peer != comm.rank]
+    for dtype in (torch.bfloat16, torch.float16):
+        src = (1 + torch.arange(1000) / 1000).to(dtype)
+        dst = torch.zeros_like(src)
+        for keep in (1 / 6, 1 / 3, 0.1):
+            weight = (1 - keep) / max(1, len(peers))
+            mixing = Mixing(keep if peers else 1.0, tuple((peer, weight) for peer in peers), tuple(peers))
+            comm.mix(src, dst, mixing, "half precision").wait()
+            assert torch.equal(dst, src), (dtype, keep)
 
 
 LAWS = (
@@ -216,6 +229,7 @@ LAWS = (
     repeated_sums_do_not_mix,
     many_sums_may_fly_at_once,
     results_are_bit_identical,
+    half_precision_is_mixed_in_float32,
     a_part_of_the_sum,
     gathers_stand_in_rank_order,
     broadcasts_reach_everybody,

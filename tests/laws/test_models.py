@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from paceline.errors import BadMember
-from paceline.models import MENU
-from paceline.models.resolve import build
+from paceline.workload.models import MENU
+from paceline.workload.resolve import build
 
 # As small as each network allows, so that the laws run in seconds.
 SMALLEST = {
@@ -68,8 +68,8 @@ def test_a_setting_that_the_model_does_not_take_is_named(word):
 
 def test_listing_and_weighing_the_menu_loads_no_torch():
     code = (
-        "import sys; from paceline.models import MENU; from paceline.models.describe import catalogue;"
-        "from paceline.models.layouts import layout_of; import paceline.models.resolve;"
+        "import sys; from paceline.workload.models import MENU; from paceline.workload.describe import catalogue;"
+        "from paceline.workload.layouts import layout_of; import paceline.workload.resolve;"
         "assert MENU.names() and catalogue() and layout_of('resnet50'); assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

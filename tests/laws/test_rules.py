@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from paceline import rules
 from paceline.comm.thread import run_ranks
-from paceline.compose import compose
-from paceline.run import Run
+from paceline.run.compose.compose import compose
+from paceline.run.run import Run
+from paceline.strategy import rules
 from paceline.train.pace import Pace
 from paceline.train.serve import serve
 from tests.train.problems import alone, batches, flat, loss_of, mlp
@@ -26,7 +26,7 @@ EXCHANGES = {
 
 def pace_of(comm, model, optimizer, **axes):
     run = Run(workers=comm.size, **axes)
-    return Pace(model, optimizer, comm=comm, axes=compose(run))
+    return Pace(model, optimizer, comm=comm, axes=compose(run).axes)
 
 
 def on_ranks(size, rule, work):

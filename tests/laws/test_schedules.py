@@ -6,10 +6,10 @@ import time
 import pytest
 import torch
 
-from paceline import schedules
 from paceline.comm.thread import run_ranks
-from paceline.compose import compose
-from paceline.run import Run
+from paceline.run.compose.compose import compose
+from paceline.run.run import Run
+from paceline.strategy import schedules
 from paceline.train.pace import Pace
 from paceline.types import Layout, Profile, Slot
 from tests.train.problems import batches, flat, loss_of, mlp
@@ -80,7 +80,7 @@ def hurried(comm, text):
         model,
         torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
         comm=comm,
-        axes=compose(Run(workers=comm.size, schedule=text)),
+        axes=compose(Run(workers=comm.size, schedule=text)).axes,
     )
     for module in model:
         module.register_forward_pre_hook(lambda *_: time.sleep(dice.random() * 2e-3))

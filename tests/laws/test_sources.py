@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from paceline.errors import WrongCommand
-from paceline.models.resolve import build
-from paceline.sources import MENU
 from paceline.types import Cursor, View
-from tests.sources.idxfiles import write_folder
+from paceline.workload.resolve import build
+from paceline.workload.sources import MENU
+from tests.workload.sources.idxfiles import write_folder
 
 # Each source as it is run here, with 40 samples.
 SOURCES = ["fake(samples=40)", "fake(location=cpu, samples=40)", "idx(FOLDER)", "idx(FOLDER, channels=3)"]
@@ -95,7 +95,7 @@ def test_a_source_leaves_the_global_random_state_alone(source):
 
 def test_listing_and_making_sources_loads_no_torch():
     code = (
-        "import sys; from paceline.sources import MENU; MENU.make('fake(cpu)').epoch(8); MENU.make('idx(x)');"
+        "import sys; from paceline.workload.sources import MENU; MENU.make('fake(cpu)').epoch(8); MENU.make('idx(x)');"
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

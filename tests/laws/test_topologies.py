@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from paceline import topologies
 from paceline.errors import WrongCommand
-from paceline.topologies.weights import connected, matrix, rows
+from paceline.strategy import topologies
+from paceline.strategy.topologies._weights import connected, matrix, rows
 
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
 NEEDS_A_FILE = {"graph"}

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import torch
 
 import paceline
-from paceline.models.resolve import build
+from paceline.workload.resolve import build
 from tests.laws.comm_laws import LAWS
 from tests.train import problems
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 
 import paceline
-from paceline.bench.measure import Meter
-from paceline.build import training_of
-from paceline.compose import compose
-from paceline.run import Run
+from paceline.measure.meter import Meter
+from paceline.run.compose.compose import compose
+from paceline.run.run import Run
+from paceline.train.build import training_of
 from paceline.train.evaluate import replicas
 
 
@@ -23,7 +23,7 @@ def trained(comm, nodes, strategy):
     network = {"model": "small_cnn", "batch_size": 8, "optimizer": f"sgd(lr={rate})"}
     run = Run(workers=comm.size, nodes=nodes, strategy=strategy, **network)
     comm.placement = run.cluster.nodes
-    training = training_of(run, compose(run), comm)
+    training = training_of(compose(run), comm)
     training.steps(30, Meter())
     training.settle()
     share = torch.tensor(training.losses) / comm.size

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 import paceline
-from paceline.comm.mutex import Lock
+from paceline.comm.shm.mutex import Lock
 
 AUDITS, CALLS, NUMEL, PAUSE = 4, 60, 50_000, 2e-3
 

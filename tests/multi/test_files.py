@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.multi.test_run import paceline
-from tests.sources.idxfiles import write_folder
+from tests.workload.sources.idxfiles import write_folder
 
 pytestmark = pytest.mark.multi
 

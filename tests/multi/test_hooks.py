@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import paceline
+from paceline.api.ddp_hook import merged
 from paceline.errors import WrongCommand
-from paceline.hooks import merged
 
 SCRIPT = Path(__file__).with_name("hooked.py")
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from paceline.cluster.guard import Guard
+from paceline.cluster.launchers.local import Local
 from paceline.errors import Stopped, WorkerFailed
-from paceline.launchers.local import Local
 
 pytestmark = pytest.mark.multi
 
@@ -41,7 +42,8 @@ PARENT = "ready(subprocess.Popen(['sleep', '60']).pid); time.sleep(60)"
 LAUNCHER = """
 import os, signal, sys
 from pathlib import Path
-from paceline.launchers import guard, local
+from paceline.cluster import guard
+from paceline.cluster.launchers import local
 signal.signal(signal.SIGINT, signal.default_int_handler)  # as in a terminal, however the tests were started
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 exec(sys.argv[4])
@@ -226,6 +228,33 @@ def test_without_a_failure_file_the_last_line_on_stderr_is_shown(tmp_path):
     assert "RuntimeError: out of luck" in str(fail_of(start(tmp_path, "raise RuntimeError('out of luck')")))
 
 
+def test_the_cause_is_an_exception_though_other_text_follows(tmp_path):
+    bar = "import atexit\natexit.register(lambda: sys.stderr.write('\\r 40%|####  | 4/10\\nbye'))\n"
+    code = bar + "raise KeyError('label')"
+    error = fail_of(start(tmp_path, code))
+    assert (tmp_path / "rank-0.log").read_text().endswith("bye\n")
+    assert "ended with exit code 1: KeyError: 'label'. try:" in str(error)
+
+
+def test_a_secret_of_the_environment_is_not_in_the_error(tmp_path):
+    code = "raise RuntimeError(f'refused: {os.environ[\"STORE_TOKEN\"]}')"
+    error = fail_of(start(tmp_path, code, environ={**os.environ, "STORE_TOKEN": "tiger-lily"}))
+    assert "RuntimeError: refused: ***" in str(error)
+
+
+def test_a_rank_that_native_code_ended_is_named_with_the_calls_of_all(tmp_path):
+    code = """
+(folder / f"rank-{rank}.call").write_text(["allreduce of 4", "allgather of 6"][rank])
+ready(); peers(2)
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGABRT)
+time.sleep(60)
+"""
+    text = str(fail_of(start(tmp_path, code, workers=2)))
+    assert "SIGABRT" in text
+    assert "\n  last call of rank 0: allreduce of 4\n  last call of rank 1: allgather of 6" in text
+
+
 @pytest.mark.parametrize("seconds", [0.1, 0.6])
 def test_the_cause_is_named_though_others_end_first(tmp_path, seconds):
     code = f"""
@@ -351,6 +380,25 @@ def test_kill_9_of_the_launcher_takes_the_workers_and_their_children_along(tmp_p
         assert len(processes_of(tmp_path)) == 6
         process.kill()
         until(lambda: not processes_of(tmp_path), seconds=2)
+
+
+def test_a_launcher_that_is_killed_while_it_starts_a_worker_leaves_none(tmp_path):
+    """The guard has not been told the worker's group yet."""
+    with launcher(tmp_path, SLEEP, workers=2, before="guard.Guard.add = lambda *_: os.kill(os.getpid(), 9)") as process:
+        assert process.wait(10) == -signal.SIGKILL
+        until(lambda: not processes_of(tmp_path), seconds=2)
+
+
+def test_the_guard_spares_a_group_whose_number_was_used_again():
+    guard, bystander = Guard(), subprocess.Popen(["sleep", "60"], start_new_session=True)
+    try:
+        guard._pipe.write(f"{bystander.pid} 1\n".encode())
+        guard._pipe.close()
+        guard._shell.wait(5)
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait()
 
 
 def test_without_the_guard_workers_outlive_the_launcher(tmp_path):

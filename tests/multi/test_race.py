@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from paceline.jobs.script import measure_script
-from paceline.run import Run
+from paceline.race.script import measure_script
+from paceline.run.run import Run
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = [sys.executable, str(ROOT / "examples" / "train_my_model.py")]

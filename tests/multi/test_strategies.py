@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from paceline.compose import servers_of
-from paceline.run import Run
-from paceline.strategies import STRATEGIES
+from paceline.run.compose.compose import servers_of
+from paceline.run.run import Run
+from paceline.run.strategies import STRATEGIES
 
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
 SERVED = [name for name in STRATEGIES if servers_of(Run(workers=8, strategy=name))]

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from paceline.record import read
-from paceline.report.store import Stored, read_events
+from paceline.measure.record.events import read_events
+from paceline.measure.record.record import read
+from paceline.measure.record.store import Stored
 from paceline.report.trace import one_step
 
 ROOT = Path(__file__).parents[2]

@@ -2,8 +2,8 @@
 
 import random
 
-from paceline.record import Record
-from paceline.run import Run
+from paceline.measure.record.record import Record
+from paceline.run.run import Run
 
 RATES = {"limit": 210.0, "ddp": 178.0, "allreduce": 196.0, "wfbp": 188.0, "neighbor_allreduce": 203.0}
 BASE = {"model": "mobilenet_v2", "image_size": 32, "batch_size": 64, "steps": 5, "repeats": 3, "threads": 1}

@@ -66,3 +66,12 @@ def test_a_page_that_asks_or_complains_would_be_found(browser, tmp_path):
     browser.run("return 1")
     assert "http://127.0.0.1:9/x.png" in browser.requests()
     assert any("no" in line for line in browser.console())
+
+
+def test_a_style_or_a_script_that_got_into_the_page_does_nothing(browser, page):
+    foreign = "<style>main { display: none }</style><script>document.title = 'taken'</script>"
+    page.write_text(page.read_text().replace("<main>", foreign + "<main>"))
+    browser.open(page)
+    assert browser.run("return document.title") == "paceline report"
+    assert browser.run("return getComputedStyle(document.querySelector('main')).display") != "none"
+    assert len([line for line in browser.console() if "Content Security Policy" in line]) == 2

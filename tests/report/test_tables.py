@@ -1,7 +1,7 @@
 """Tables and the charts in front of them: accuracy, and what cannot be told of DDP."""
 
+from paceline.race.results.fields import fields_of
 from paceline.report import plots, tables
-from paceline.report.fields import fields_of
 from paceline.report.page.sections import draw_field
 from tests.report.samples import cell, graded, race, record
 

@@ -3,7 +3,7 @@ from itertools import pairwise
 
 import pytest
 
-from paceline.bench.clock import align
+from paceline.measure.clock import align
 from paceline.report.trace import chrome_trace, one_step, spans_of, to_json
 from tests.report.samples import events, record
 

@@ -4,15 +4,15 @@ import copy
 
 import torch
 
-from paceline.compose import compose
-from paceline.run import Run
+from paceline.run.compose.compose import compose
+from paceline.run.run import Run
 from paceline.train.pace import Pace
 
 STEPS = 20
 
 
 def build(maker, seed=0):
-    """A model from a seed; made once per process, because ranks that are threads share torch's generator."""
+    """Build a model from a seed, once per process, because ranks that are threads share torch's generator."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return maker()
@@ -52,7 +52,7 @@ def flat(model):
 
 
 def alone(make, data, optimizer="momentum"):
-    """One process on the concatenated batch."""
+    """Train in one process on the concatenated batch."""
     model = make()
     step = OPTIMIZERS[optimizer](model.parameters())
     for x, y in data():
@@ -63,13 +63,13 @@ def alone(make, data, optimizer="momentum"):
 
 
 def together(comm, make, data, optimizer="momentum", accumulate=1, **axes):
-    """The same on this rank's share of every batch."""
+    """Train on this rank's share of every batch."""
     model = make()
     pace = Pace(
         model,
         OPTIMIZERS[optimizer](model.parameters()),
         comm=comm,
-        axes=compose(Run(workers=comm.size, accumulate=accumulate, **axes)),
+        axes=compose(Run(workers=comm.size, accumulate=accumulate, **axes)).axes,
         accumulate=accumulate,
     )
     for x, y in data():

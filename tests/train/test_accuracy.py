@@ -6,15 +6,15 @@ import pytest
 import torch
 from torch import nn
 
-from paceline.bench.measure import Meter
-from paceline.build import training_of, workload_of
 from paceline.comm.thread import run_ranks
-from paceline.compose import compose
 from paceline.errors import WorkloadError
-from paceline.run import Run
-from paceline.sources import MENU
+from paceline.measure.meter import Meter
+from paceline.run.compose.compose import compose
+from paceline.run.run import Run
 from paceline.train import evaluate
-from tests.sources.idxfiles import write_folder
+from paceline.train.build import training_of, workload_of
+from paceline.workload.sources import MENU
+from tests.workload.sources.idxfiles import write_folder
 
 
 def with_normalization(*, channels: int = 3, classes: int = 10):
@@ -33,10 +33,10 @@ def run_of(folder, workers, **settings):
 
 
 def judged(run, steps):
-    """Accuracy of a run after some steps, as every rank has it, and its training losses."""
+    """Return the accuracy of a run after some steps on every rank, and its training losses."""
 
     def body(comm):
-        training = training_of(run, compose(run), comm)
+        training = training_of(compose(run), comm)
         training.steps(steps, Meter())
         found = evaluate.accuracy(training, comm)
         weights = torch.cat([p.detach().flatten() for p in training.workload.model.parameters()])
@@ -70,7 +70,7 @@ def test_accuracy_is_what_one_pass_over_all_samples_gives(folder):
 
 @pytest.mark.parametrize("workers", [2, 3, 4])
 def test_accuracy_is_the_same_for_any_number_of_workers(folder, workers):
-    """With no step taken parameters are the same bits, and so must be what is said about them."""
+    """Without steps, parameters have the same bits, and so must the accuracy."""
     ((alone, _, _),) = judged(run_of(folder, 1), 0)
     for found, _, _ in judged(run_of(folder, workers), 0):
         assert found == alone
@@ -109,7 +109,7 @@ def test_statistics_are_averaged_for_evaluation_and_given_back(folder):
     run = run_of(folder, 2, model="tests.train.test_accuracy:with_normalization")
 
     def body(comm):
-        training = training_of(run, compose(run), comm)
+        training = training_of(compose(run), comm)
         training.steps(1, Meter())
         assert evaluate.statistics(training.workload.model)
         before = [b.clone() for b in evaluate.statistics(training.workload.model)]
@@ -133,7 +133,7 @@ def test_a_model_without_right_and_wrong_has_no_accuracy(folder):
     run = run_of(folder, 1)
 
     def body(comm):
-        training = training_of(run, compose(run), comm)
+        training = training_of(compose(run), comm)
         training.workload = replace(training.workload, grade=None)
         return evaluate.accuracy(training, comm)
 

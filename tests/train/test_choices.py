@@ -1,4 +1,4 @@
-"""An explicit choice of the launcher wins over what a script gives to `join` and `wrap`."""
+"""An explicit choice of the launcher wins over a script's arguments of `join` and `wrap`."""
 
 import json
 
@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 import paceline
-from paceline import joining
+from paceline.api import join as joining
 from paceline.comm.thread import ThreadComm, ThreadGroup
-from paceline.run import Run
+from paceline.run.run import Run
 
 
 @pytest.fixture

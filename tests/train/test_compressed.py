@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from paceline.comm.thread import run_ranks
-from paceline.compose import compose
 from paceline.errors import NonFinite, WrongCommand
-from paceline.run import Run
+from paceline.run.compose.compose import compose
+from paceline.run.run import Run
 from paceline.train.pace import Pace
 from tests.train.problems import batches, flat, loss_of, mlp
 
@@ -22,7 +22,7 @@ TEXTS = (
 
 def pace_of(comm, model, optimizer, text, schedule="fusion(mb=0.001)"):
     run = Run(workers=comm.size, compress=text, schedule=schedule, optimizer="sgd(lr=0.1)", model="mlp")
-    return Pace(model, optimizer, comm=comm, axes=compose(run))
+    return Pace(model, optimizer, comm=comm, axes=compose(run).axes)
 
 
 def train(comm, text, data, saved=None):

@@ -1,4 +1,4 @@
-"""A copy of a wrapped model (for an average of weights, for a look aside) has nothing to do with what trains it."""
+"""A copy of a wrapped model (for an average of weights, or an evaluation) is independent of training."""
 
 import copy
 
@@ -8,11 +8,11 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from paceline.comm.thread import run_ranks
-from paceline.compose import compose
 from paceline.engine.engine import Engine
 from paceline.engine.gates import Lesson
-from paceline.rules.crossing import CrossingDuty
-from paceline.run import Run
+from paceline.run.compose.compose import compose
+from paceline.run.run import Run
+from paceline.strategy.rules._crossing import CrossingDuty
 from paceline.train.pace import Pace
 from paceline.train.planning import WATCHED
 from paceline.train.watch import Watch
@@ -22,13 +22,13 @@ ACTS = [(CrossingDuty, ("arrive", "finish")), (Lesson, ("_enter", "_leave")), (W
 
 
 def pace_of(comm, model, schedule):
-    axes = compose(Run(workers=comm.size, schedule=schedule))
+    axes = compose(Run(workers=comm.size, schedule=schedule)).axes
     return Pace(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), comm=comm, axes=axes)
 
 
 @pytest.fixture
 def acts(monkeypatch):
-    """What the machinery of training does, by name; it may not be copied."""
+    """Record the actions of the training hooks by name; copies must not trigger them."""
     found = []
 
     def noted(name, act):
@@ -51,7 +51,7 @@ def acts(monkeypatch):
 @pytest.mark.parametrize("schedule", ["priority", "dear", "mgwfbp", "auto", "auto(crossing=true)"])
 def test_a_copy_runs_without_what_trains_the_model(acts, schedule):
     def aside(model, x, y):
-        """Copies of it in use, and what that made the machinery do."""
+        """Train with copies of the model and check that they trigger no action."""
         for make in (copy.deepcopy, AveragedModel):
             twin = make(model)
             acts.clear()

@@ -1,4 +1,4 @@
-"""Schedules that cross the step: the same weights, finished wherever somebody looks at them."""
+"""Schedules that cross the step give the same weights, which are complete whenever they are read."""
 
 import copy
 
@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import nn
 
-from paceline import schedules
+from paceline.api.join import Worker
 from paceline.comm.thread import run_ranks
-from paceline.compose import compose
 from paceline.engine.device import CpuDevice
 from paceline.engine.dispatch import Leader
 from paceline.errors import PacelineError, WrongCommand
-from paceline.joining import Worker
-from paceline.run import Run
+from paceline.run.compose.compose import compose
+from paceline.run.run import Run
+from paceline.strategy import schedules
 from paceline.train.pace import Pace
 from paceline.train.planning import WATCHED
 from paceline.types import Unit
@@ -79,7 +79,7 @@ def train(comm, schedule, optimizer="momentum", *, accumulate=1, steps=STEPS, sc
     model = copy.deepcopy(TALK)
     update = OPTIMIZERS[optimizer](model)
     rates = torch.optim.lr_scheduler.ExponentialLR(update, 0.8) if scheduler else None
-    axes = compose(Run(workers=comm.size, schedule=schedule, accumulate=accumulate))
+    axes = compose(Run(workers=comm.size, schedule=schedule, accumulate=accumulate)).axes
     pace = Pace(model, update, comm=comm, axes=axes, accumulate=accumulate)
     for tokens in talk_batches(steps):
         share = len(tokens) // (comm.size * accumulate)
@@ -182,7 +182,7 @@ def test_rank_zero_alone_may_save_and_evaluate(schedule):
 def test_gradients_may_be_changed_between_synchronize_and_step(schedule):
     def work(comm, schedule):
         model = mlp()
-        axes = compose(Run(workers=comm.size, schedule=schedule))
+        axes = compose(Run(workers=comm.size, schedule=schedule)).axes
         pace = Pace(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), comm=comm, axes=axes)
         for step, (x, y) in enumerate(batches(steps=STEPS)):
             loss_of(model, x, y).backward()
@@ -207,7 +207,7 @@ def test_a_checkpoint_goes_on_where_it_was(schedule):
         saved = None
         for part in (data[: WATCHED + 3], data[WATCHED + 3 :]):
             update = torch.optim.Adam(model.parameters(), lr=0.01)
-            pace = Pace(model, update, comm=comm, axes=compose(Run(workers=comm.size, schedule=schedule)))
+            pace = Pace(model, update, comm=comm, axes=compose(Run(workers=comm.size, schedule=schedule)).axes)
             if saved:
                 model.load_state_dict(saved[0])
                 update.load_state_dict(saved[1])
@@ -234,7 +234,7 @@ def test_several_dtypes_cross_in_arenas_of_their_own(every):
         for k, parameter in enumerate(model.parameters()):
             nn.init.constant_(parameter, 0.1 * (k + 1))
         model[1].double()
-        axes = compose(Run(workers=comm.size, schedule=schedule))
+        axes = compose(Run(workers=comm.size, schedule=schedule)).axes
         update = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=0.1)
         pace = Pace(model, update, comm=comm, axes=axes)
         for step in range(STEPS):
@@ -363,7 +363,7 @@ def test_a_module_that_uses_a_layer_without_calling_it_waits_for_it():
 
 
 def crossing_pace(comm, model, optimizer, **settings):
-    return Pace(model, optimizer, comm=comm, axes=compose(Run(workers=comm.size, schedule=SMALL)), **settings)
+    return Pace(model, optimizer, comm=comm, axes=compose(Run(workers=comm.size, schedule=SMALL)).axes, **settings)
 
 
 def test_lbfgs_is_refused():
@@ -449,7 +449,7 @@ def test_a_collective_of_the_user_comes_after_what_is_under_way(schedule):
     def work(comm, schedule):
         worker = Worker(comm, CpuDevice())
         model = copy.deepcopy(TALK)
-        axes = compose(Run(workers=comm.size, schedule=schedule))
+        axes = compose(Run(workers=comm.size, schedule=schedule)).axes
         pace = Pace(model, torch.optim.SGD(model.parameters(), lr=0.1), comm=comm, axes=axes)
         worker._paces.append(pace)
         sums = []

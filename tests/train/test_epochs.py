@@ -1,12 +1,12 @@
-"""Epochs are those of the source: every sample once in each, whatever came before the first."""
+"""Epochs are those of the source: every sample once in each, even after earlier steps."""
 
 import pytest
 
-from paceline.build import training_of
 from paceline.comm.thread import run_ranks
-from paceline.compose import compose
-from paceline.run import Run
-from paceline.worker import measure
+from paceline.run.compose.compose import compose
+from paceline.run.run import Run
+from paceline.train.build import training_of
+from paceline.train.worker import measure
 
 
 @pytest.mark.parametrize("schedule", ["fusion", "mgwfbp"])  # the second needs steps of its own to plan
@@ -16,7 +16,7 @@ def test_epochs_begin_with_the_first_batch_after_warm_up(schedule, monkeypatch):
     dealt = []
 
     def work(comm):
-        training = training_of(run, compose(run), comm)
+        training = training_of(compose(run), comm)
         fresh = training.deal
 
         def counted():

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from paceline import schedules
 from paceline.comm.thread import run_ranks
+from paceline.strategy import schedules
 from tests.train.problems import alone, batches, mlp, together
 
 PLAIN = ("bsp", "wfbp", "fusion", "fusion(mb=0.0005)")

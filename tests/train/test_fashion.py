@@ -6,12 +6,12 @@ from statistics import fmean
 
 import pytest
 
-from paceline import schedules
-from paceline.bench.measure import Meter
-from paceline.build import training_of
 from paceline.comm.thread import run_ranks
-from paceline.compose import compose
-from paceline.run import Run
+from paceline.measure.meter import Meter
+from paceline.run.compose.compose import compose
+from paceline.run.run import Run
+from paceline.strategy import schedules
+from paceline.train.build import training_of
 from paceline.train.evaluate import accuracy
 
 pytestmark = pytest.mark.root
@@ -42,7 +42,7 @@ def trained(schedule="bsp", workers=2, compress="none", optimizer="sgd(lr=0.05, 
     )
 
     def body(comm):
-        training = training_of(run, compose(run), comm)
+        training = training_of(compose(run), comm)
         training.steps(steps, Meter())
         return training.losses, accuracy(training, comm)
 

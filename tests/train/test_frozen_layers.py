@@ -1,4 +1,4 @@
-"""A layer that is frozen after wrap stays as it is, whatever a rule or an optimizer still had in mind with it.
+"""A layer that is frozen after wrap does not change, even if a rule or an optimizer still holds updates for it.
 
 All ranks have the same data, so that averaging over ranks moves nothing either: half and half of a number is itself.
 """
@@ -6,10 +6,10 @@ All ranks have the same data, so that averaging over ranks moves nothing either:
 import pytest
 import torch
 
-from paceline import rules
 from paceline.comm.thread import run_ranks
-from paceline.compose import compose
-from paceline.run import Run
+from paceline.run.compose.compose import compose
+from paceline.run.run import Run
+from paceline.strategy import rules
 from paceline.train.pace import Pace
 from paceline.train.planning import WATCHED
 from tests.train.problems import batches, flat, loss_of, mlp
@@ -35,7 +35,7 @@ class Frozen:
     def __init__(self, comm, axes, *, finish=True):
         self.model = mlp()
         optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
-        self.pace = Pace(self.model, optimizer, comm=comm, axes=compose(Run(workers=comm.size, **axes)))
+        self.pace = Pace(self.model, optimizer, comm=comm, axes=compose(Run(workers=comm.size, **axes)).axes)
         self.train(MOVED + MOVED % 2)
         if finish:
             self.pace.finish()
@@ -88,7 +88,7 @@ def test_ranks_still_agree_on_a_layer_that_diloco_freezes_between_outer_steps():
         torch.nn.init.zeros_(model.weight)
         other = torch.nn.Linear(1, 1, bias=False, dtype=torch.float64)
         both = torch.nn.Sequential(model, other)
-        axes = compose(Run(workers=2, rule="diloco(every=4)", exchange="allreduce"))
+        axes = compose(Run(workers=2, rule="diloco(every=4)", exchange="allreduce")).axes
         pace = Pace(both, torch.optim.SGD(both.parameters(), lr=0.1), comm=comm, axes=axes)
         seen = []
         for step in range(12):

@@ -1,17 +1,17 @@
-"""Whoever looks at a model in evaluation mode leaves every part of it in the mode that it was in."""
+"""Evaluating a model leaves every module in the mode that it was in."""
 
 import pytest
 import torch
 from torch import nn
 
-from paceline.bench.measure import Meter
-from paceline.build import training_of
 from paceline.comm.thread import run_ranks
-from paceline.compose import compose
-from paceline.run import Run
-from paceline.train.costs import training_flops
+from paceline.measure.meter import Meter
+from paceline.run.compose.compose import compose
+from paceline.run.run import Run
+from paceline.train.build import training_of
 from paceline.train.evaluate import accuracy, in_eval
-from tests.sources.idxfiles import write_folder
+from paceline.train.flops import training_flops
+from tests.workload.sources.idxfiles import write_folder
 
 
 def with_fixed_statistics(*, channels: int = 1, classes: int = 10):
@@ -65,7 +65,7 @@ def test_a_run_with_fixed_statistics_keeps_them_through_trial_and_evaluation(tmp
     run = Run(model="tests.train.test_modes:with_fixed_statistics", source=f"idx({folder})", global_batch=4)
 
     def body(comm):
-        training = training_of(run, compose(run), comm)
+        training = training_of(compose(run), comm)
         model, found = training.workload.model, [modes(training.workload.model)]
         training.steps(1, Meter())
         assert accuracy(training, comm)

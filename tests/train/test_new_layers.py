@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from paceline.comm.thread import run_ranks
-from paceline.compose import compose
 from paceline.errors import WorkloadError
-from paceline.run import Run
+from paceline.run.compose.compose import compose
+from paceline.run.run import Run
 from paceline.train.pace import Pace
 from tests.train.problems import build, flat
 
@@ -19,7 +19,7 @@ def two_layers():
 
 
 def pace_of(comm, model, optimizer, **axes):
-    return Pace(model, optimizer, comm=comm, axes=compose(Run(workers=comm.size, **axes)))
+    return Pace(model, optimizer, comm=comm, axes=compose(Run(workers=comm.size, **axes)).axes)
 
 
 def wrapped(comm, **axes):

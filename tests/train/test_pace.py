@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch import nn
 
-from paceline import joining
+from paceline.api import join as joining
 from paceline.comm.thread import run_ranks
-from paceline.compose import compose
 from paceline.engine.device import CpuDevice
 from paceline.errors import WorkloadError
-from paceline.run import Run
+from paceline.run.compose.compose import compose
+from paceline.run.run import Run
 from paceline.train.pace import Pace
 from paceline.train.scaling import LossScale
 from tests.train.problems import batches, flat, loss_of, mlp
@@ -17,7 +17,7 @@ from tests.train.problems import batches, flat, loss_of, mlp
 
 def pace_of(comm, model, optimizer=None, **settings):
     optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1)
-    return Pace(model, optimizer, comm=comm, axes=compose(Run(workers=comm.size)), **settings)
+    return Pace(model, optimizer, comm=comm, axes=compose(Run(workers=comm.size)).axes, **settings)
 
 
 def test_a_parameter_unused_on_every_rank_keeps_no_gradient():
@@ -77,7 +77,7 @@ class Heads(nn.Module):
 def test_a_gradient_of_an_earlier_backward_counts_if_the_last_did_not_reach_it(axes, last):
     def work(comm):
         model = Heads()
-        chosen = compose(Run(workers=comm.size, accumulate=2, **axes))
+        chosen = compose(Run(workers=comm.size, accumulate=2, **axes)).axes
         pace = Pace(model, torch.optim.SGD(model.parameters(), lr=1.0), comm=comm, axes=chosen, accumulate=2)
         for _ in range(8):
             for head in (1 - last, last):
@@ -247,7 +247,7 @@ def test_private_gradients_may_be_written_at_any_time():
 def test_push_sum_keeps_its_mass_where_parameters_are_cast():
     def work(comm):
         model = mlp()
-        axes = compose(Run(workers=comm.size, rule="push_sum", exchange="neighbor(star)", compress="cast"))
+        axes = compose(Run(workers=comm.size, rule="push_sum", exchange="neighbor(star)", compress="cast")).axes
         pace = Pace(model, torch.optim.SGD(model.parameters(), lr=0.1), comm=comm, axes=axes)
         for x, y in batches(steps=5):
             loss_of(model, x, y).backward()

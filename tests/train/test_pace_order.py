@@ -1,4 +1,4 @@
-"""Ranks match what they send by its order, also where a parameter is unused on some of them."""
+"""Ranks send in the same order, even if a parameter is unused on some of them."""
 
 import time
 
@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from paceline import calls, joining
+from paceline.api import collectives as calls
+from paceline.api import join as joining
 from paceline.comm.thread import run_ranks
 from paceline.engine.device import CpuDevice
 from paceline.errors import WorkloadError, WrongCommand

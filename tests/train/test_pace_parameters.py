@@ -1,13 +1,13 @@
-"""What the optimizer updates is what ranks exchange, or step says so."""
+"""Every parameter that the optimizer updates is exchanged; otherwise step() raises."""
 
 import pytest
 import torch
 from torch import nn
 
 from paceline.comm.thread import run_ranks
-from paceline.compose import compose
 from paceline.errors import WorkloadError, WrongCommand
-from paceline.run import Run
+from paceline.run.compose.compose import compose
+from paceline.run.run import Run
 from paceline.train.pace import Pace
 from tests.train.problems import flat
 
@@ -18,7 +18,7 @@ def two_layers():
 
 
 def pace_of(comm, model, optimizer, **axes):
-    return Pace(model, optimizer, comm=comm, axes=compose(Run(workers=comm.size, **axes)))
+    return Pace(model, optimizer, comm=comm, axes=compose(Run(workers=comm.size, **axes)).axes)
 
 
 def train(comm, model, pace, steps):
@@ -70,7 +70,7 @@ def test_what_was_frozen_at_wrap_may_not_be_updated_later(axes):
         train(comm, model, pace, 1)
 
     with pytest.raises(
-        WorkloadError, match=r"0.weight wants a gradient now, and was frozen at wrap.*freeze after that"
+        WorkloadError, match=r"0.weight requires gradients now, and was frozen at wrap.*freeze afterwards"
     ):
         run_ranks(2, work)
 

@@ -4,21 +4,23 @@ import pytest
 import torch
 from torch import nn
 
-from paceline.bench.profile import StepProfile
 from paceline.comm.thread import run_ranks
-from paceline.compose import compose
 from paceline.errors import Refused, WrongCommand
-from paceline.run import Run
-from paceline.schedules.auto import choose
+from paceline.run.compose.compose import compose
+from paceline.run.run import Run
+from paceline.strategy.schedules.auto import choose
 from paceline.train.pace import Pace
 from paceline.train.planning import WATCHED
+from paceline.workload.profile import StepProfile
 from tests.train.problems import batches, loss_of, mlp
 
 
 def train(comm, steps, schedule="mgwfbp", profile=None, model=None, watch=None):
     model = model or mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    pace = Pace(model, optimizer, comm=comm, axes=compose(Run(workers=comm.size, schedule=schedule)), profile=profile)
+    pace = Pace(
+        model, optimizer, comm=comm, axes=compose(Run(workers=comm.size, schedule=schedule)).axes, profile=profile
+    )
     plans = []
     for x, y in batches(steps=steps):
         loss_of(model, x, y).backward()
@@ -91,7 +93,7 @@ def test_a_log_that_somebody_keeps_is_left_alone():
 
     def work(comm):
         model = mlp()
-        axes = compose(Run(workers=1, schedule="mgwfbp"))
+        axes = compose(Run(workers=1, schedule="mgwfbp")).axes
         pace = Pace(model, torch.optim.SGD(model.parameters(), lr=0.1), comm=comm, axes=axes)
         pace.record_events(log)
         for x, y in batches(steps=WATCHED + 2):
@@ -108,13 +110,13 @@ def test_a_profile_that_cannot_be_read_is_refused_before_any_worker_starts(tmp_p
     with pytest.raises(Refused, match="is not a profile"):
         compose(Run(workers=2, profile=str(path)))
     path.write_text(json.dumps(slow_link().to_dict()))
-    assert compose(Run(workers=2, profile=str(path))) is not None
+    assert compose(Run(workers=2, profile=str(path))).axes is not None
 
 
 def test_a_model_whose_parts_are_called_one_by_one_has_a_profile():
     def work(comm):
         model = mlp()
-        axes = compose(Run(workers=comm.size, schedule="mgwfbp"))
+        axes = compose(Run(workers=comm.size, schedule="mgwfbp")).axes
         pace = Pace(model, torch.optim.SGD(model.parameters(), lr=0.1), comm=comm, axes=axes)
         for x, y in batches(steps=WATCHED + 1):
             nn.functional.cross_entropy(model[2](model[1](model[0](x))), y).backward()
@@ -155,7 +157,7 @@ def test_auto_keeps_the_candidate_that_was_fastest_on_rank_zero(text, best, caps
         model, engines = mlp(), []
         # other ranks see other times, and follow all the same
         clock = fake_clock(lambda: engines[0].schedule if engines else None, {best: 0.5 if comm.rank == 0 else 9.0})
-        axes = compose(Run(workers=comm.size, schedule=text))
+        axes = compose(Run(workers=comm.size, schedule=text)).axes
         pace = Pace(model, torch.optim.SGD(model.parameters(), lr=0.1), comm=comm, axes=axes, clock=clock)
         engines += pace.engines
         left = []

@@ -9,8 +9,8 @@ from torch import nn
 from paceline.comm.thread import ThreadComm, run_ranks
 from paceline.engine.device import CpuDevice
 from paceline.errors import WrongCommand
-from paceline.references import ddp
-from paceline.references.limit import Limit
+from paceline.train.references import ddp
+from paceline.train.references.limit import Limit
 from paceline.train.scaling import LossScale
 from tests.train.problems import batches, flat, loss_of, mlp
 

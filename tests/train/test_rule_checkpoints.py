@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from paceline.comm.thread import run_ranks
-from paceline.compose import compose
-from paceline.run import Run
+from paceline.run.compose.compose import compose
+from paceline.run.run import Run
 from paceline.train.pace import Pace
 
 RULES = {
@@ -35,7 +35,7 @@ class Parabola:
         self.model = nn.Linear(1, 1, bias=False, dtype=torch.float64)
         nn.init.constant_(self.model.weight, start)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=lr)
-        axes = compose(Run(workers=comm.size, rule=rule, exchange=exchange, schedule="bsp"))
+        axes = compose(Run(workers=comm.size, rule=rule, exchange=exchange, schedule="bsp")).axes
         self.pace = Pace(self.model, self.optimizer, comm=comm, axes=axes)
 
     def train(self, steps):

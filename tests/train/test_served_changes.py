@@ -1,13 +1,13 @@
-"""Rule server and a user who changes parameters between steps: servers are told, or step says that they are not."""
+"""Rule server when a user changes parameters between steps: servers get the change, or step() raises."""
 
 import pytest
 import torch
 from torch import nn
 
 from paceline.comm.thread import run_ranks
-from paceline.compose import compose
 from paceline.errors import WorkloadError
-from paceline.run import Run
+from paceline.run.compose.compose import compose
+from paceline.run.run import Run
 from paceline.train import evaluate
 from paceline.train.pace import Pace
 from paceline.train.serve import serve
@@ -24,7 +24,7 @@ def wrapped(comm, rule="server"):
     model = mlp()
     run = Run(workers=comm.size, rule=rule, exchange="ps(servers=1, colocated=false)", schedule="wfbp")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    return model, optimizer, Pace(model, optimizer, comm=comm, axes=compose(run))
+    return model, optimizer, Pace(model, optimizer, comm=comm, axes=compose(run).axes)
 
 
 def train(model, pace, steps, weight=1.0, after=lambda model: None):
@@ -42,7 +42,7 @@ def clamp(model):
 
 
 def clamp_data(model):
-    """No version counter tells of it."""
+    """Change .data, which no version counter records."""
     for parameter in model.parameters():
         parameter.data.clamp_(-0.05, 0.05)
 
@@ -133,7 +133,7 @@ def test_a_change_while_gradients_add_up_is_seen():
         model = nn.Linear(2, 1)
         run = Run(workers=comm.size, rule="server", exchange="ps(servers=1, colocated=false)", accumulate=2)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        pace = Pace(model, optimizer, comm=comm, axes=compose(run), accumulate=2)
+        pace = Pace(model, optimizer, comm=comm, axes=compose(run).axes, accumulate=2)
         for _ in range(2):
             model(torch.ones(1, 2)).sum().backward()
             pace.step()

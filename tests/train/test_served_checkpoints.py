@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from paceline.comm.thread import run_ranks
-from paceline.compose import compose
-from paceline.rules.server import largest_lead
-from paceline.run import Run
+from paceline.run.compose.compose import compose
+from paceline.run.run import Run
+from paceline.strategy.rules.server import largest_lead
 from paceline.train.pace import Pace
-from paceline.train.serve import Clocks, serve
+from paceline.train.serve import StepCounts, serve
 from tests.train.problems import batches, flat, loss_of, mlp
 
 RULES = ["server", "server(staleness=1)", "server(staleness=2)", "server(async)"]
@@ -27,7 +27,7 @@ def wrapped(comm, rule, lr=0.1):
     model = mlp()
     run = Run(workers=comm.size, rule=rule, exchange="ps(servers=2, colocated=false)", schedule=OFTEN)
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
-    return model, optimizer, Pace(model, optimizer, comm=comm, axes=compose(run))
+    return model, optimizer, Pace(model, optimizer, comm=comm, axes=compose(run).axes)
 
 
 def train(model, pace, steps, seconds=0.0, weight=1.0):
@@ -145,11 +145,11 @@ def test_the_bound_counts_from_where_a_running_job_went_back():
 
 
 def test_a_step_counts_when_its_last_chunk_is_done():
-    clocks = Clocks(range(2))
-    clocks.count(0, chunks=2)
-    assert clocks.allow(0, bound=1)
-    clocks.count(0, chunks=2)
-    assert not clocks.allow(0, bound=1)
-    assert clocks.allow(1, bound=1)
-    clocks.leave(1)
-    assert clocks.allow(0, bound=1)
+    counts = StepCounts(range(2))
+    counts.count(0, chunks=2)
+    assert counts.allow(0, bound=1)
+    counts.count(0, chunks=2)
+    assert not counts.allow(0, bound=1)
+    assert counts.allow(1, bound=1)
+    counts.leave(1)
+    assert counts.allow(0, bound=1)

@@ -9,20 +9,20 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from paceline.compose import axes_of
 from paceline.errors import PacelineError
-from paceline.record import Record
+from paceline.measure.record.record import Record
+from paceline.measure.record.store import Skipped
+from paceline.race.results.fields import Field, failed
+from paceline.race.results.heats import ALONE
+from paceline.race.results.learning import accuracy_of
+from paceline.race.results.standing import CHANGES, SAME, Standing, name_of
+from paceline.race.results.verdict import leaders, verdicts
+from paceline.race.results.wording import share
 from paceline.report import plots, tables
-from paceline.report.fields import Field, failed
-from paceline.report.heats import ALONE
-from paceline.report.learning import accuracy_of
+from paceline.report.drawing import LARGEST, draw
 from paceline.report.page.html import figure, table, tag, text
 from paceline.report.plots import Figure
-from paceline.report.standing import CHANGES, SAME, Standing, name_of
-from paceline.report.store import Skipped
 from paceline.report.trace import Events, one_step
-from paceline.report.verdict import headline, leaders, sentences, share
-from paceline.topologies.drawing import LARGEST, draw
 
 RanksOfRecord = Mapping[str, Sequence[Events]]
 _MOST = 12  # unsteady runs that are named
@@ -89,8 +89,9 @@ def _accuracy(field: Field, workers: int) -> Figure | None:
 
 def _timeline(standing: Standing, events: RanksOfRecord) -> Figure | None:
     for record in reversed(standing.records):
-        if record.id in events:
-            return plots.timeline(standing, one_step(events[record.id]))
+        ranks = events.get(record.id)
+        if ranks:
+            return plots.timeline(standing, one_step(ranks))
     return None
 
 
@@ -100,10 +101,16 @@ def _timeline(standing: Standing, events: RanksOfRecord) -> Figure | None:
 def hero(fields: Sequence[Field], records: Sequence[Record], title: str) -> str:
     """The answer first."""
     first = fields[0] if fields else None
-    said = headline(first) if first else "No run in this report has a rate."
-    lines = "".join(text("p", sentence) for sentence in sentences(first)) if first else ""
+    answer, *more = spoken(first) if first else ["No run in this report has a rate."]
+    lines = "".join(text("p", sentence) for sentence in more)
     what = text("p", f"{title} · {first.title}" if first else title, class_="eyebrow")
-    return tag("header", what + text("h1", said) + tag("div", lines, class_="lead") + _tiles(first, records))
+    return tag("header", what + text("h1", answer) + tag("div", lines, class_="lead") + _tiles(first, records))
+
+
+def spoken(field: Field) -> list[str]:
+    """The verdict for each number of workers, the largest first, then what else was found on the largest."""
+    found = verdicts(field)
+    return [*(judged.headline for judged in found), *found[0].findings]
 
 
 def _tiles(field: Field | None, records: Sequence[Record]) -> str:
@@ -134,7 +141,7 @@ def body(drawn: Drawn, lead: str, said: bool) -> Iterator[str]:
     if lead:
         yield tag("h2", "", class_="rule") + text("h2", lead, class_="field")
     if not said:
-        lines = "".join(text("p", sentence) for sentence in (headline(field), *sentences(field)))
+        lines = "".join(text("p", sentence) for sentence in spoken(field))
         yield tag("div", lines, class_="lead")
     if drawn.same:
         note = "Strategies that end where all-reduce ends, up to rounding. Only these compete for the verdict."
@@ -188,9 +195,8 @@ def _timelines(drawn: Drawn) -> Iterator[tuple[Figure, str]]:
 def topologies(field: Field) -> Iterator[str]:
     found: dict[str, str] = {}
     for standing in field.standings:
-        run = standing.first.run
+        topology, run = standing.topology, standing.first.run
         try:
-            topology = None if run.reference else axes_of(run).topology
             size = run.cluster.size
             if topology is not None and 1 < size <= LARGEST:
                 found.setdefault(f"{topology} on {size} ranks", draw(topology, size, 0, run.cluster.count))
@@ -242,15 +248,15 @@ def _unbroken(line: str) -> str:
     return " ".join(escape(word) if len(word) > 36 else text("span", word) for word in line.split(" "))
 
 
-def notes(records: Sequence[Record], skipped: Sequence[Skipped]) -> Iterator[str]:
-    """What went wrong first and whole; only of the many that may be unsteady some stand for all."""
+def notes(records: Sequence[Record], skipped: Sequence[Skipped], fields: Sequence[Field] = ()) -> Iterator[str]:
+    """Failures first, then notes of runs and verdicts, then unsteady runs, of which only the first few are named."""
     lines = [
         f"{record.id} ({name_of(record)}, {_on(record.workers)}) failed: {_why(record)}" for record in failed(records)
     ]
     lines += [f"{skip.path} was left out: {skip.why}" for skip in skipped]
     lines += dict.fromkeys(note for record in records for note in record.notes)
     lines += [f"{_incident(incident)} ({record.id})" for record in records for incident in record.incidents]
-    lines += _not_judged(records)
+    lines += dict.fromkeys(note for field in fields for judged in verdicts(field) for note in judged.notes)
     unsteady = [
         f"{record.id} is unsteady: {record.series.get('why') or 'its repeats do not agree'}"
         for record in records
@@ -271,16 +277,6 @@ def _why(record: Record) -> str:
 
 def _is_unsteady(record: Record) -> bool:
     return record.verdict == "unsteady" and tables.is_judged(record)
-
-
-def _not_judged(records: Sequence[Record]) -> Iterator[str]:
-    """Once for each reason."""
-    found: dict[str, dict[str, None]] = {}
-    for record in records:
-        if not tables.is_judged(record):
-            found.setdefault(str(record.series.get("why") or "too few steps"), {})[name_of(record)] = None
-    for why, names in found.items():
-        yield f"whether {', '.join(names)} {'are' if len(names) > 1 else 'is'} steady was not judged: {why}"
 
 
 def _incident(incident: dict[str, Any]) -> str:

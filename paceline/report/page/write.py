@@ -1,27 +1,29 @@
 """Records in, one HTML file out.
 
-The page may load nothing: its policy (a meta element) lets it use its own styles, scripts and pictures only.
+The page may load nothing: its policy (a meta element) lets it use pictures inside it, and the one style and the one
+script whose hashes it names. A style or a script that got in by any other way does nothing.
 """
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Sequence
+from hashlib import sha256
 from html import escape
 from importlib.resources import files
 from pathlib import Path
 
 from paceline._version import VERSION
-from paceline.record import Record, write
-from paceline.report.fields import fields_of
+from paceline.measure.record.record import Record, write
+from paceline.measure.record.store import EventFiles, Skipped, Stored
+from paceline.race.results.fields import fields_of
 from paceline.report.page import sections
 from paceline.report.page.html import tag, text
 from paceline.report.page.sections import Drawn, RanksOfRecord, draw_field
 from paceline.report.palette import DARK, LIGHT, variables
 from paceline.report.plots import WIDE, to_png, to_svg
-from paceline.report.store import Skipped, Stored, read_events
 
 TITLE = "paceline report"
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 
 def write_report(
@@ -48,8 +50,7 @@ def write_report(
 
 def beside(records: Sequence[Record], folder: Path) -> RanksOfRecord:
     """The events of those records whose event file lies in this folder."""
-    stored = [Stored(record, folder / "record.json") for record in records]
-    return {entry.record.id: ranks for entry in stored if (ranks := read_events(entry.events_path))}
+    return EventFiles([Stored(record, folder / "record.json") for record in records], [])
 
 
 def page(drawn: Sequence[Drawn], records: Sequence[Record], title: str, skipped: Sequence[Skipped]) -> str:
@@ -58,7 +59,7 @@ def page(drawn: Sequence[Drawn], records: Sequence[Record], title: str, skipped:
     parts = [sections.hero(fields, records, title)]
     for shown in drawn:
         parts += sections.body(shown, shown.field.title if several else "", said=shown is drawn[0])
-    parts += [sections.runs(records), *sections.notes(records, skipped), sections.environments(records)]
+    parts += [sections.runs(records), *sections.notes(records, skipped, fields), sections.environments(records)]
     main = tag("main", _bar() + "".join(parts) + _foot())
     return "\n".join(
         ["<!doctype html>", f'<html lang="en">{_head(title)}', tag("body", main + _script()), "</html>", ""]
@@ -78,9 +79,18 @@ def _head(title: str) -> str:
     )
     return (
         '<head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_policy(style, _part("script.js"))}">'
         f'<link rel="icon" href="data:,"><title>{escape(title)}</title><style>{style}</style></head>'
     )
+
+
+def _policy(style: str, script: str) -> str:
+    return f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; img-src data:"
+
+
+def _hash(text: str) -> str:
+    """A text as a policy names it."""
+    return f"sha256-{b64encode(sha256(text.encode()).digest()).decode()}"
 
 
 def _part(name: str) -> str:

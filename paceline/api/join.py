@@ -1,0 +1,304 @@
+"""The two calls that a user's own loop needs: `join` the other ranks, `wrap` model and optimizer.
+
+    worker = paceline.join()
+    pace = paceline.wrap(model, optimizer, strategy="allreduce")
+    for x, y in worker.batches(dataset):
+        criterion(model(x), y).backward()
+        pace.step()
+
+Works in a single process, under `paceline run`, and under torchrun.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+
+from paceline.cluster.machine import Machine
+from paceline.comm.connect import connect, position
+from paceline.comm.service import Attendant
+from paceline.engine.device import Device, find
+from paceline.errors import CallMismatch, WrongCommand
+from paceline.run.compose.compose import compose
+from paceline.run.run import CHOSEN, Run
+from paceline.train.pace import Pace
+from paceline.train.scaling import LossScale
+from paceline.train.serve import serve
+from paceline.types import Cluster, View
+from paceline.workload.loader import sampler_epoch, shares
+from paceline.workload.profile import read as read_profile
+from paceline.workload.recipe import written
+
+MEASURE = "PACELINE_MEASURE"  # set by a race, so that a script's updates are timed
+
+_current: ContextVar[Worker | None] = ContextVar("paceline worker", default=None)
+
+
+class Worker:
+    """This process as a rank of the job: its rank, size, device, comm, and share of the data."""
+
+    def __init__(self, comm: Any, device: Device) -> None:
+        self._comm, self.device = comm, device
+        self.rank, self.size = comm.rank, comm.size
+        self._paces: list[Pace] = []
+        self._open, self._pid = True, os.getpid()
+        self.windows: dict[str, Any] = {}  # windows that are not freed yet, by name
+        self.windows_made = 0
+        self.levels: dict[str, tuple[Any, Any]] = {}  # hierarchical calls by topology: the channel and its last work
+        self.at_close: Callable[[], None] | None = None
+        self.dealt = (0, 0)  # batches and samples that `batches` has yielded so far
+        self._epochs: dict[int, tuple[Any, int]] = {}  # a reference to the data is kept, so that its id is not reused
+
+    @property
+    def comm(self) -> Any:
+        """Return the comm. All ranks must call it in one order, so an unfinished step is finished first."""
+        self._comm.check_process()
+        for pace in self._paces:
+            pace.finish()
+        return self._comm
+
+    @property
+    def first(self) -> bool:
+        """Return whether this is rank 0, which prints and saves."""
+        return bool(self.rank == 0)
+
+    def batches(
+        self, data: Any, *, batch_size: int | None = None, epochs: int = 1, epoch: int | None = None, seed: int = 0
+    ) -> Iterator[Any]:
+        """Yield this rank's share of a dataset, a DataLoader or any iterable of batches, on the device.
+
+        `batch_size` is per worker. With a dataset or a DataLoader over one, every sample is used by one rank, and
+        the sequence of samples depends only on the seed and the global batch, not on the number of workers. With
+        any other iterable, rank r takes batch r of every `size` batches. An incomplete last batch is dropped, so
+        that all ranks make the same number of steps. `epoch` is the first epoch, which decides the order of
+        samples; without it a call continues after the last one.
+        """
+        view = View(self.rank, self.size, self._comm.placement)
+        first = self._next_epoch(data) if epoch is None else epoch
+        self._epochs[id(data)] = (data, first + epochs)
+        for batch in shares(data, view, batch_size=batch_size, epochs=range(first, first + epochs), seed=seed):
+            self.dealt = (self.dealt[0] + 1, self.dealt[1] + _count(batch))
+            yield self.device.place(batch)
+
+    def _next_epoch(self, data: Any) -> int:
+        """Return the epoch after the last one of `data`, or the one that was set on its DistributedSampler since."""
+        after, sampler = self._epochs.get(id(data), (data, 0))[1], sampler_epoch(data)
+        return after if sampler is None or sampler == after - 1 else sampler
+
+    def check_apart(self, model: torch.nn.Module) -> None:
+        """Raise if the model shares a trained parameter with another wrapped model."""
+        self._paces = [pace for pace in self._paces if not pace.closed]
+        taken = {id(parameter) for pace in self._paces for parameter in pace.trained}
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad and id(parameter) in taken:
+                raise WrongCommand(
+                    f"wrap of {type(model).__name__}",
+                    why=f"its {name} is wrapped already, and its gradient would be exchanged twice",
+                    remedy="close() the result of the first wrap, or one optimizer with several parameter groups",
+                )
+
+    def add(self, pace: Pace) -> None:
+        """Register a wrapped model. Several models exchange in step(), because backward may reach them in any order."""
+        self._paces.append(pace)
+        for each in self._paces if len(self._paces) > 1 else ():
+            each.defer()
+
+    def close(self, failure: str = "") -> None:
+        """Leave the job. Does nothing in a forked child, because the parent is still in the job."""
+        if self._open and os.getpid() == self._pid:
+            self._open = False
+            atexit.unregister(self.leave)
+            abandoned = any(pace.under_way for pace in self._paces)
+            try:
+                for pace in () if failure else self._paces:
+                    if not pace.under_way:  # other ranks may never finish a step that was abandoned
+                        pace.finish()
+                if self.at_close is not None and not failure:
+                    self.at_close()
+            finally:
+                self._comm.close(failure, abandoned)
+
+    def leave(self) -> None:
+        """Leave the job at exit. An exception here would not change the exit code by itself."""
+        try:
+            self.close("failed" if hasattr(sys, "last_value") else "")
+        except CallMismatch as problem:
+            # The exit code stays that of the script: sys.exit(3) on one rank is why the others make more calls.
+            print(f"paceline: {problem}", file=sys.stderr, flush=True)
+        except BaseException:
+            traceback.print_exc()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(1)
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, kind: Any, problem: Any, trace: Any) -> None:
+        self.close(str(kind.__name__) if kind else "")
+        _current.set(None)
+
+
+def join(*, comm: str | None = None, deadline: float | None = None) -> Worker:
+    """Connect to the other ranks and return this process's Worker. The launcher's settings win over the arguments.
+
+    In a server process this call does not return: it serves until the workers are done, then ends the process.
+    """
+    launched = _launched()
+    where = position(os.environ)
+    device = find(where.local_rank)
+    chosen = launched.get("comm") or comm or "auto"
+    if launched.get("strategy") == "ddp" and chosen == "auto" and device.kind == "cpu":
+        chosen = "gloo"
+    nodes = Run(workers=where.size, nodes=launched.get("nodes")).cluster.nodes if launched.get("nodes") else None
+    seconds = launched.get("deadline") or deadline or Run().deadline
+    reached = connect(where, chosen, seconds, cuda=device.kind == "cuda")
+    if where.serves:
+        serve_and_leave(reached)
+    worker = Worker(reached, device)
+    worker.comm.placement = nodes or worker.comm.placement
+    atexit.register(worker.leave)
+    _current.set(worker)
+    return worker
+
+
+def serve_and_leave(attendant: Attendant) -> NoReturn:
+    failure = "failed"
+    try:
+        serve(attendant)
+        failure = ""
+    finally:
+        attendant.close(failure)
+    raise SystemExit(0)
+
+
+def current() -> Worker:
+    """Return the worker that `join` returned in this thread."""
+    worker = _current.get()
+    if worker is None:
+        raise WrongCommand("join() has not been called", remedy="worker = paceline.join()")
+    return worker
+
+
+def wrap(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    strategy: str | None = None,
+    rule: str | None = None,
+    exchange: str | None = None,
+    topology: str | None = None,
+    schedule: str | None = None,
+    compressor: str | None = None,
+    membership: str | None = None,
+    compress: str | None = None,
+    accumulate: int = 1,
+    clip_norm: float | None = None,
+    loss_scale: bool = False,
+    private_gradients: bool = False,
+    profile: str | None = None,
+) -> Pace:
+    """Train `model` together with the other ranks. Explicit choices of the launcher win over the arguments.
+
+    `profile` is a record or a profile with layer times, for schedules that would otherwise measure them.
+    `compress` is an older name of `compressor`.
+    """
+    worker = current()
+    compressor = _one_of(compressor, compress)
+    arguments = {
+        "strategy": strategy,
+        "rule": rule,
+        "exchange": exchange,
+        "topology": topology,
+        "schedule": schedule,
+        "compressor": compressor,
+        "membership": membership,
+    }
+    launched = {name: value for name, value in _launched().items() if name in (*CHOSEN, "nodes") and value is not None}
+    # A strategy from the launcher replaces all arguments; a single axis from it replaces that axis.
+    chosen = launched if "strategy" in launched else {**arguments, **launched}
+    times = _launched().get("profile") or profile
+    run = Run(
+        workers=worker.size,
+        profile=times,
+        accumulate=accumulate,
+        clip_norm=clip_norm,
+        optimizer=written(optimizer),
+        precision="fp16" if loss_scale else "fp32",  # all that compose needs to know: a scaled loss may overflow
+        **chosen,
+    )
+    worker.check_apart(model)
+    model = worker.device.place_model(model)
+    settings: dict[str, Any] = {
+        "comm": worker.comm,
+        "device": worker.device,
+        "accumulate": accumulate,
+        "clip_norm": clip_norm,
+        "loss_scale": LossScale() if loss_scale else None,
+    }
+    if run.reference:
+        return _watched(_reference(run, launched, model, optimizer, settings), worker)
+    cluster = Cluster(worker.comm.placement or (0,) * worker.size)
+    axes = compose(run, Machine(gpus=int(worker.device.kind == "cuda")), cluster, unknown=("model",)).axes
+    assert axes is not None
+    pace = Pace(
+        model,
+        optimizer,
+        axes=axes,
+        private_gradients=private_gradients,
+        profile=read_profile(Path(times)) if times else None,
+        **settings,
+    )
+    worker.add(pace)
+    return _watched(pace, worker)
+
+
+def _one_of(compressor: str | None, compress: str | None) -> str | None:
+    """Return the compressor under either of its names."""
+    if compressor is not None and compress is not None:
+        raise WrongCommand("compressor beside compress", why="the second is an older name", remedy="compressor=...")
+    return compressor if compress is None else compress
+
+
+def _reference(run: Run, launched: Mapping[str, Any], model: Any, optimizer: Any, settings: Mapping[str, Any]) -> Any:
+    """Return a reference in place of a Pace; only a race may ask for one."""
+    if MEASURE not in os.environ or "strategy" not in launched:
+        raise WrongCommand(f"strategy {run.strategy}", why="a reference cannot be wrapped", remedy="strategy allreduce")
+    from paceline.train.references.ddp import OwnLoopDdp
+    from paceline.train.references.limit import Limit
+
+    return {"ddp": OwnLoopDdp, "limit": Limit}[str(run.strategy)](model, optimizer, **settings)
+
+
+def _watched(pace: Any, worker: Worker) -> Any:
+    """In a race, time the updates and write them for the launcher when the process ends."""
+    if MEASURE in os.environ and "PACELINE_JOB" in os.environ:
+        from paceline.train.steplog import StepLog
+
+        log = StepLog(pace, lambda: worker.dealt)
+        pace.on_step = log.note
+        worker.at_close = lambda: log.write(device=worker.device.kind)
+    return pace
+
+
+def _count(batch: Any) -> int:
+    """Return the number of samples in a batch: the length of its first tensor."""
+    if isinstance(batch, torch.Tensor):
+        return len(batch) if batch.dim() else 1
+    parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (tuple, list)) else ()
+    return next((_count(part) for part in parts), 0)
+
+
+def _launched() -> dict[str, Any]:
+    """Return the options that were set explicitly on the launcher's command line."""
+    text = os.environ.get("PACELINE_CHOICES")
+    return dict(json.loads(text)) if text else {}

@@ -1,1 +1,0 @@
-"""Measuring: clocks, statistics, breakdown, environment. No torch, no other family."""

@@ -1,0 +1,108 @@
+"""Help of a verb: options grouped under headings, two examples, and flags of published scripts behind --help-all."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from paceline.run.fields import Panel
+from paceline.run.run import Run, about
+
+_ALL = "paceline.help.all"
+
+
+class Command(TyperCommand):
+    """A verb whose help shows its options in groups, in the order of PANELS."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            row = _visible(param, ctx.meta.get(_ALL, False)).get_help_record(ctx)
+            if row is not None:
+                panels.setdefault(_panel(param), []).append(row)
+        for panel in sorted(panels, key=PANELS.index):
+            with formatter.section(panel):
+                formatter.write_dl(panels[panel], col_max=24)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Examples"):
+            for line in EXAMPLES[self.name or ""]:
+                formatter.write(f"{'':{formatter.current_indent}}paceline {line}\n")
+
+
+class Verbs(TyperGroup):
+    """All verbs, in the order of ORDER, with summaries that are not cut."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(super().list_commands(ctx), key=ORDER.index)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        rows = [(name, _summary(self.commands[name].help or "")) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+PANELS = ["Arguments", "Options", *(panel.value for panel in Panel), "Help"]
+EXAMPLES = {  # verbs in the order of use
+    "race": ("race --quick", "race --strategies allreduce,wfbp -np 2,4 --model resnet50"),
+    "run": ("run -np 2 --model mlp --strategy wfbp", "run -np 4 -- python my_train.py"),
+    "explain": ("explain -np 4 --model resnet50 --schedule mgwfbp", "explain -np 8 --compressor sign"),
+    "report": ("report", "report runs --out all.html"),
+    "list": ("list --last 10", "list --failed --model resnet50"),
+    "show": ("show ID", "show runs/RECORD.json --json copy.json"),
+    "compare": ("compare ID1 ID2", "compare folder-of-a folder-of-b"),
+    "rerun": ("rerun ID", "rerun ID --runs elsewhere"),
+    "strategies": ("strategies", "strategies --json strategies.json"),
+    "models": ("models", "models resnet50 --image-size 64"),
+    "topology": ("topology exp2 --size 16", "topology ring --svg ring.svg"),
+    "doctor": ("doctor", "doctor --json doctor.json"),
+    "lab": ("lab --hosts 4 --bandwidth 200mbit", "lab --hosts 2 -- python my_train.py"),
+    "reproduce": ("reproduce bluefog", "reproduce elasticdl --measure --quick"),
+}
+ORDER = list(EXAMPLES)
+
+
+def _summary(text: str) -> str:
+    """The first paragraph of a help text."""
+    return " ".join(text.split("\n\n")[0].split())
+
+
+def _panel(param: Any) -> str:
+    if param.param_type_name == "argument":
+        return "Arguments"
+    return getattr(param, "rich_help_panel", None) or ("Help" if param.name == "help" else "Options")
+
+
+def _visible(param: Any, everything: bool) -> Any:
+    """The option as help shows it: without spellings of published scripts, or with all that is hidden."""
+    shown = copy.copy(param)
+    if everything:
+        shown.hidden = False
+    elif param.param_type_name == "option":
+        shown.opts = [flag for flag in param.opts if flag not in published_flags()]
+    return shown
+
+
+def published_flags() -> set[str]:
+    """Spellings that only --help-all shows."""
+    return {flag for name in Run.model_fields for flag in about(name).published}
+
+
+def show_all(context: typer.Context, wanted: bool) -> None:
+    """Print the help with everything that --help leaves out."""
+    if wanted:
+        context.meta[_ALL] = True
+        print(context.get_help())
+        raise typer.Exit
+
+
+HelpAll = typer.Option(
+    "--help-all",
+    callback=show_all,
+    is_eager=True,
+    rich_help_panel=PANELS[-1],
+    help="Also show the flags of published scripts.",
+)

@@ -1,0 +1,227 @@
+"""Supervise the workers of one host: one poll loop over their pipes, their exits, the terminal and stop requests.
+
+There are no threads, and no signal is sent to a pid that might have been reused. A launcher for several hosts runs
+this on each host with the ranks of that host.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+from paceline.cluster.failure import Failure, failed, failure_of, has_report, in_order
+from paceline.cluster.guard import Guard
+from paceline.cluster.output import Output
+from paceline.cluster.process import WorkerProcess
+from paceline.cluster.stop_requests import CALLED, StopRequests
+from paceline.errors import Stopped, WorkerFailed
+from paceline.files.redact import secrets_of
+
+MOMENT = 0.3  # seconds in which several failures count as one event
+PATIENCE = 1.0  # seconds to wait for the cause while all failures are consequences
+GRACE = 2.0  # seconds between SIGTERM and SIGKILL
+LAST = 1.0  # seconds to wait after SIGKILL, and for a slow terminal after a failure
+
+log = logging.getLogger(__name__)
+
+
+class LocalJob:
+    """The running workers. `failures` lists the workers that failed by themselves, the cause first."""
+
+    def __init__(self, folder: Path, output: Output, workers: int | None = None) -> None:
+        self.folder = folder
+        self._count = workers
+        self.failures: list[Failure] = []
+        self._began = time.monotonic()
+        self._ended: dict[int, float] = {}
+        self._workers: list[WorkerProcess] = []
+        self._secrets: tuple[str, ...] = ()
+        self._output, self._guard, self._requests = output, Guard(), StopRequests()
+        self._lock = threading.Lock()
+        self._holder = 0
+        self._open = True
+        self._outcome: BaseException | None = WorkerFailed("the job was stopped before its workers ended")
+
+    @property
+    def pids(self) -> dict[int, int]:
+        """Return the pid of each rank."""
+        return {worker.rank: worker.pid for worker in self._workers}
+
+    def launch(self, rank: int, argv: Sequence[str], environ: Mapping[str, str]) -> None:
+        """Start one more worker."""
+        self._output.open(rank)
+        self._secrets = self._secrets or secrets_of(environ)
+        full = {**environ, **self._guard.environ}
+        self._guard.expect()
+        worker = WorkerProcess(rank, argv, full, lambda stream, block: self._output.put(rank, stream, block))
+        self._workers.append(worker)
+        self._guard.add(worker.pid)
+
+    def wait(self) -> None:
+        """Wait until all workers have exited with 0.
+
+        Otherwise stop the remaining workers and raise WorkerFailed for the first failure, or Stopped for SIGINT,
+        SIGTERM and SIGHUP, which only the main thread receives.
+        """
+        with self._held():
+            if self._open:
+                try:
+                    outcome = self._watch()
+                finally:
+                    self._end()
+                self._outcome = outcome or self._output.problem
+        if self._outcome:
+            raise self._outcome
+
+    def stop(self) -> None:
+        """End all workers with SIGTERM, and with SIGKILL after 2 s or at once on Ctrl-C."""
+        if not self._open:
+            return
+        self._requests.notify()  # wakes a wait() in another thread
+        if self._holder == threading.get_ident():
+            return  # called from on_line; the wait() that called it stops the workers
+        with self._held():
+            if self._open:
+                self._end()
+        if self._requests.signals:
+            raise Stopped(self._requests.signals[0])
+
+    def __enter__(self) -> LocalJob:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        """Let one thread at a time supervise the workers and handle signals."""
+        with self._lock, self._requests.caught():
+            self._holder = threading.get_ident()
+            try:
+                yield
+            finally:
+                self._holder = 0
+
+    def _watch(self) -> BaseException | None:
+        while self._running():
+            self._turn(None)
+            if self._requests.received:
+                return self._asked_to_stop()
+            if self._output.problem:
+                return self._output.problem
+            if any(worker.status for worker in self._workers):
+                return self._cause()
+        self._turns(None, lambda: bool(self._output.waiting) and not self._requests.received)
+        return self._asked_to_stop() if self._requests.received else None
+
+    def _asked_to_stop(self) -> BaseException | None:
+        number = self._requests.received[0]
+        return self._outcome if number == CALLED else Stopped(number)
+
+    def _cause(self) -> WorkerFailed:
+        """Wait briefly until the worker that caused the failure has ended, because others may end before it."""
+        began = time.monotonic()
+        self._turns(MOMENT, self._in_peace)
+        self.failures = self._failures()
+        while self.failures[0].consequence and time.monotonic() < began + PATIENCE and self._in_peace():
+            self._turn(0.05)
+            self.failures = self._failures()
+        return failed(self.failures[0], self.folder, self._count)
+
+    def _failures(self) -> list[Failure]:
+        now = time.monotonic()
+        failures = []
+        for worker in self._workers:
+            if worker.status or (worker.running and has_report(worker.rank, self.folder)):
+                seconds = self._ended.get(worker.rank, now) - self._began
+                failures.append(
+                    failure_of(
+                        worker.rank,
+                        worker.pid,
+                        worker.status,
+                        seconds=seconds,
+                        folder=self.folder,
+                        last_words=worker.last_words,
+                        secrets=self._secrets,
+                    )
+                )
+        return in_order(failures)
+
+    def _in_peace(self) -> bool:
+        return bool(self._running()) and not self._requests.received
+
+    def _running(self) -> list[WorkerProcess]:
+        return [worker for worker in self._workers if worker.running]
+
+    def _turns(self, seconds: float | None, going: Callable[[], bool]) -> None:
+        """Run the poll loop for some seconds (None: without limit) while `going` returns True."""
+        limit = None if seconds is None else time.monotonic() + seconds
+        while going():
+            left = None if limit is None else limit - time.monotonic()
+            if left is not None and left <= 0:
+                return
+            self._turn(left)
+
+    def _turn(self, seconds: float | None) -> None:
+        """Wait for the next events and handle them."""
+        running = self._running()
+        ready = {fd for fd, _ in self._poll(running).poll(None if seconds is None else 1000 * seconds)}
+        for worker in running:
+            for lines in worker.pipes:
+                if lines.open and lines.fd in ready:
+                    lines.read()
+            if worker.pidfd in ready and worker.look():
+                self._ended[worker.rank] = time.monotonic()
+        self._output.pump()
+        self._requests.clear()
+
+    def _poll(self, running: Sequence[WorkerProcess]) -> select.poll:
+        poll = select.poll()
+        poll.register(self._requests.fd, select.POLLIN)
+        for worker in running:
+            poll.register(worker.pidfd, select.POLLIN)
+            for lines in worker.pipes:
+                if lines.open and not self._output.full:
+                    poll.register(lines.fd, select.POLLIN)
+        for fd in self._output.waiting:
+            poll.register(fd, select.POLLOUT)
+        return poll
+
+    def _end(self) -> None:
+        try:
+            before = len(self._requests.signals)
+            self._send(signal.SIGTERM)
+            self._turns(GRACE, lambda: bool(self._running()) and len(self._requests.signals) == before)
+            self._send(signal.SIGKILL)
+            self._turns(LAST, lambda: bool(self._running()))
+            self._turns(LAST, lambda: bool(self._output.waiting) and len(self._requests.signals) == before)
+        finally:
+            self._close()
+
+    def _send(self, number: int) -> None:
+        for worker in self._running():
+            worker.send(number)
+
+    def _close(self) -> None:
+        self._open = False
+        self._send(signal.SIGKILL)
+        for worker in self._running():
+            log.warning("rank %d (pid %d) does not end, even by SIGKILL", worker.rank, worker.pid)
+        for worker in self._workers:
+            worker.close()
+        # Processes that were killed together with a worker take a moment to end.
+        limit = time.monotonic() + MOMENT
+        while not all(worker.group_is_gone() for worker in self._workers) and time.monotonic() < limit:
+            time.sleep(0.002)
+        self._guard.close()
+        self._output.close()
+        self._requests.close()

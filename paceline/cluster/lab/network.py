@@ -1,0 +1,229 @@
+"""The network of a lab: namespaces, veth pairs, a bridge and htb, made with ip and tc.
+
+Everything, the switch included, is in namespaces of its own: the host sees nothing of it, and removing the
+namespaces removes all of it. Their names carry the owner, so that the next command can remove what a killed owner
+left.
+
+htb shapes both ends of every link. `ceil` equals the rate, so that nothing is borrowed; the burst grows with the
+rate, because kernel timers are coarse; the leaf is a short queue, so that TCP sees losses instead of seconds of
+delay. TCP is cubic, because with the default of some kernels (bbr) a shaped link has a different goodput.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+from paceline.cluster.lab.lab import Lab
+from paceline.cluster.owner import is_abandoned, owned_name
+from paceline.errors import PacelineError, WrongCommand
+from paceline.types import Place
+
+NAMESPACES = Path("/run/netns")
+PROBE = Path(__file__).with_name("probe.py")
+INTERFACE = "eth0"
+PORT = 29400
+_OURS = re.compile(r"paceline-\d+-\d+-\d+-[0-9a-f]{6}-(?:switch|\d+)")
+
+
+class Network:
+    """The network of a lab, which exists inside the with-block."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        self._name = owned_name()
+
+    def __enter__(self) -> Network:
+        check_tools()
+        sweep()
+        try:
+            self._build()
+        except BaseException:
+            self._remove()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self._remove()
+
+    # queries ------------------------------------------------------------------------------------
+
+    def address(self, host: int) -> str:
+        return f"10.77.0.{host + 1}"
+
+    def namespace(self, host: int) -> str:
+        return f"{self._name}-{host}"
+
+    def prefix(self, host: int) -> tuple[str, ...]:
+        """Return the command prefix that runs a program on a host."""
+        return ("ip", "netns", "exec", self.namespace(host))
+
+    def place(self, rank: int, workers: int) -> Place:
+        """Return where a rank starts, and the environment with which it finds the others."""
+        nodes = [self.lab.host_of(each, workers) for each in range(max(workers, rank + 1))]
+        host = nodes[rank]
+        return Place(
+            self.prefix(host),
+            {
+                "PACELINE_HOST": f"host {host} of {self._name}",
+                "GLOO_SOCKET_IFNAME": INTERFACE,
+                "MASTER_ADDR": self.address(nodes[0]),
+                "LOCAL_RANK": str(nodes[:rank].count(host)),
+                "LOCAL_WORLD_SIZE": str(nodes.count(host)),
+                "GROUP_RANK": str(host),
+                "NODE_RANK": str(host),
+            },
+        )
+
+    def received(self) -> list[int]:
+        """Return the bytes that each host's interface has received so far."""
+        return [self._counters(host)["rx"]["bytes"] for host in range(self.lab.hosts)]
+
+    def sent(self) -> list[int]:
+        return [self._counters(host)["tx"]["bytes"] for host in range(self.lab.hosts)]
+
+    def _counters(self, host: int) -> dict[str, dict[str, int]]:
+        words = ["-n", self.namespace(host), "-s", "-j", "link", "show", INTERFACE]
+        interface = json.loads(_run(["ip", *words]))[0]
+        return dict(interface.get("stats64") or interface["stats"])
+
+    def goodput(self, seconds: float = 1.0) -> list[float]:
+        """Measure the bytes per second that each host receives over TCP from the previous one, all at the same time."""
+        count = self.lab.hosts
+        if count < 2:
+            return []
+        probes = [
+            subprocess.Popen(
+                [
+                    *self.prefix(host),
+                    *(sys.executable, "-I", "-S", str(PROBE)),
+                    *(self.address(host), self.address((host + 1) % count), str(PORT), str(seconds)),
+                ],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for host in range(count)
+        ]
+        try:
+            answers = [probe.communicate(timeout=30 + 4 * seconds) for probe in probes]
+        finally:
+            for probe in probes:
+                probe.kill()
+                probe.communicate()
+        for probe, (_, errors) in zip(probes, answers, strict=True):
+            if probe.returncode:
+                raise PacelineError("the lab's links could not be measured", why=_last_line(errors))
+        return [float(answer) for answer, _ in answers]
+
+    # setup --------------------------------------------------------------------------------------
+
+    def _build(self) -> None:
+        switch, hosts = f"{self._name}-switch", range(self.lab.hosts)
+        _batch("ip", "", [f"netns add {name}" for name in (switch, *map(self.namespace, hosts))])
+        _batch("ip", switch, ["link add switch type bridge forward_delay 0 mcast_snooping 0", "link set switch up"])
+        for host in hosts:
+            _batch("ip", switch, self._link(host))
+            _batch("ip", self.namespace(host), self._ends(host))
+            _batch("tc", self.namespace(host), shaping(INTERFACE, self.lab))
+        _batch("tc", switch, [line for host in hosts for line in shaping(f"port{host}", self.lab)])
+
+    def _link(self, host: int) -> list[str]:
+        port = f"port{host}"
+        return [
+            f"link add {port} type veth peer name {INTERFACE} netns {self.namespace(host)}",
+            f"link set {port} addrgenmode none master switch",
+            f"link set {port} up",
+        ]
+
+    def _ends(self, host: int) -> list[str]:
+        address = self.address(host)
+        return [
+            "link set lo up",
+            f"link set {INTERFACE} addrgenmode none",
+            f"address add {address}/24 dev {INTERFACE}",
+            f"link set {INTERFACE} up",
+            f"route change 10.77.0.0/24 dev {INTERFACE} proto kernel scope link src {address} congctl cubic",
+        ]
+
+    def _remove(self) -> None:
+        _remove_all(name for name in _names() if name.startswith(self._name + "-"))
+
+
+def shaping(interface: str, lab: Lab) -> list[str]:
+    """Return the tc commands for one end of a link."""
+    rate = f"{lab.bits_per_second:.0f}bit"
+    burst = "16kb" if lab.bits_per_second <= 2e8 else "32kb"
+    return [
+        f"qdisc add dev {interface} root handle 1: htb default 1",
+        f"class add dev {interface} parent 1: classid 1:1 htb "
+        f"rate {rate} ceil {rate} burst {burst} cburst {burst} quantum 60000",
+        f"qdisc add dev {interface} parent 1:1 handle 10: pfifo limit 1000",
+    ]
+
+
+def abandoned() -> list[str]:
+    """Return the namespaces that labs of killed owners left behind."""
+    return [name for name in _names() if _OURS.fullmatch(name) and is_abandoned(name)]
+
+
+def sweep() -> None:
+    """Remove the namespaces of killed owners as far as this process is allowed to."""
+    if os.geteuid() == 0:
+        _remove_all(abandoned())
+
+
+def check_tools() -> None:
+    if os.geteuid() != 0:
+        raise WrongCommand("a lab", why="network namespaces need root", remedy="sudo, or docker run --privileged")
+    missing = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
+    if missing:
+        raise WrongCommand(f"a lab needs {' and '.join(missing)}", remedy="apt-get install iproute2")
+
+
+def _names() -> list[str]:
+    try:
+        return sorted(os.listdir(NAMESPACES))
+    except OSError:
+        return []
+
+
+def _remove_all(names: Iterable[str]) -> None:
+    for name in names:
+        with suppress(OSError):
+            subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
+
+
+def _batch(tool: str, namespace: str, lines: Sequence[str]) -> None:
+    """Run several lines of ip or tc in one process inside a namespace."""
+    inside = ["-n", namespace] if namespace else []
+    _run([tool, *inside, "-batch", "-"], "\n".join(lines) + "\n")
+
+
+def _run(words: Sequence[str], text: str = "") -> str:
+    done = subprocess.run(list(words), input=text, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise PacelineError(
+            "the lab could not be built",
+            why=f"{' '.join(words)}: {_first_line(done.stderr)}",
+            remedy="a kernel with network namespaces, veth, bridge and htb",
+        )
+    return done.stdout
+
+
+def _first_line(text: str) -> str:
+    return next(iter(text.strip().splitlines()), "no reason given")
+
+
+def _last_line(text: str) -> str:
+    return next(iter(reversed(text.strip().splitlines())), "no reason given")

@@ -1,0 +1,5 @@
+"""Launchers, which start the processes of a run."""
+
+from paceline.menu.menu import Menu
+
+MENU = Menu("launcher", {"local": ".local:Local"}, package=__name__)

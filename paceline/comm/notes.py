@@ -1,0 +1,74 @@
+"""Notes that describe the calls of ranks, so that calls which do not belong together are never combined.
+
+A note is a short text. Ranks compare it byte by byte, and error messages print it:
+
+    all_sum of 4 float32, allreduce          broadcast of 10 float32, chunk 3 at step 17, from rank 0
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING
+
+from paceline.errors import CallMismatch
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+NOTES = 512  # notes kept per rank, for ranks that have not compared them yet
+LENGTH = 120  # bytes of a note
+CLOSED = "close"  # the note of a rank that makes no more calls
+GAVE_UP = "give up"  # the note of a rank that leaves in the middle of a step
+STEP = "step"  # the note of a rank before the exchanges of a step
+
+_NAMES: dict[torch.dtype, str] = {}  # names of dtypes, kept because str(dtype) is slow
+REMEDY = "make every call on all ranks, in one order and with equal shapes, and none under `if worker.first`"
+
+
+class Part(str):
+    """The key of a call that belongs to a sequence which ranks have compared as a whole."""
+
+
+def tensor_text(tensor: Tensor, start: int = 0) -> str:
+    """Describe a tensor as ranks must agree on it: elements and dtype, and where a piece of a long tensor starts."""
+    name = _NAMES.get(tensor.dtype) or _NAMES.setdefault(tensor.dtype, str(tensor.dtype).removeprefix("torch."))
+    return f"{tensor.numel()} {name} from {start}" if start else f"{tensor.numel()} {name}"
+
+
+def call_text(verb: str, length: str, key: object) -> bytes:
+    """Return the note of a call, padded with spaces; a text that is too long ends with a checksum of the whole."""
+    text = (f"{verb} of {length}, {key}" if length else f"{verb} {key}").encode()
+    if len(text) <= LENGTH:
+        return text.ljust(LENGTH)
+    return text[: LENGTH - 9] + b" %08x" % zlib.crc32(text)
+
+
+def is_closed(text: bytes) -> bool:
+    """Return whether a note is that of a rank which makes no more calls."""
+    return _shown(text) == CLOSED
+
+
+def mismatch(number: int, mine: tuple[str, bytes], theirs: tuple[str, bytes], peer: int) -> CallMismatch:
+    """Return the error for two ranks (a name and a note each) that disagree about operation `number`."""
+    closed = [name for name, text in (mine, theirs) if is_closed(text)]
+    if closed:
+        caller, text = theirs if mine[0] in closed else mine
+        ended = f"{closed[0]} ended after {number} operations"
+        return CallMismatch(
+            f"{caller} made more calls than {closed[0]}",
+            why=f"{ended}, and operation {number + 1} of {caller} is {_shown(text)}",
+            remedy=REMEDY,
+            rank=peer,
+        )
+    (first, own), (second, text) = mine, theirs
+    return CallMismatch(
+        f"{first} and {second} make different calls",
+        why=f"operation {number + 1} is {_shown(own)} on {first} and {_shown(text)} on {second}",
+        remedy=REMEDY,
+        rank=peer,
+    )
+
+
+def _shown(text: bytes) -> str:
+    return text.decode(errors="replace").rstrip(", ")

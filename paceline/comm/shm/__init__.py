@@ -1,0 +1,1 @@
+"""Collectives among ranks that can read each other's memory."""

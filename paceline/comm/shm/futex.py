@@ -1,0 +1,96 @@
+"""Sleeping on a word of shared memory until another process changes it (Linux futex)."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import sys
+import threading
+import time
+from collections.abc import Sequence
+
+_CALL_NUMBERS = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "ppc64le": 221, "s390x": 238}
+_WAIT, _WAKE, _EVERYBODY = 0, 1, 2**31 - 1
+_WAITV, _SIZE_32 = 449, 2  # the system call number is the same on all architectures; since Linux 5.16
+SLICE = 0.01  # seconds to sleep on the first word, where the kernel cannot wait for several
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+
+class _Waiter(ctypes.Structure):
+    _fields_ = (
+        ("seen", ctypes.c_uint64),
+        ("address", ctypes.c_uint64),
+        ("flags", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+    )
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_machine = platform.machine()
+_number = _CALL_NUMBERS.get(_machine)
+# x86-64 does not reorder stores with stores, or loads with loads.
+STRONG_MEMORY = _machine in ("x86_64", "AMD64")
+_order = threading.Lock()
+
+
+def available() -> bool:
+    return sys.platform == "linux" and _number is not None
+
+
+def wait(address: int, seen: int, seconds: float) -> None:
+    """Sleep while the word at `address` still holds `seen`, at most `seconds`."""
+    whole = int(seconds)
+    limit = _Timespec(whole, int((seconds - whole) * 1e9))
+    if _libc.syscall(_number, ctypes.c_void_p(address), _WAIT, ctypes.c_uint32(seen), ctypes.byref(limit), None, 0):
+        _check(ctypes.get_errno())
+
+
+def wait_any(words: Sequence[tuple[int, int]], seconds: float) -> None:
+    """Sleep while every word still holds the value given beside its address, at most `seconds`."""
+    if len(words) == 1:
+        return wait(*words[0], seconds)
+    if not _waits_for_several:
+        return wait(*words[0], min(SLICE, seconds))
+    waiters = (_Waiter * len(words))(*(_Waiter(seen, address, _SIZE_32, 0) for address, seen in words))
+    whole, part = divmod(time.monotonic() + seconds, 1)
+    limit = _Timespec(int(whole), int(part * 1e9))
+    if _libc.syscall(_WAITV, waiters, len(words), 0, ctypes.byref(limit), time.CLOCK_MONOTONIC) < 0:
+        _check(ctypes.get_errno())
+    return None
+
+
+def _can_wait_for_several() -> bool:
+    """Return whether the kernel has futex_waitv: a call without words then fails with EINVAL and not with ENOSYS."""
+    return available() and _libc.syscall(_WAITV, None, 0, 0, None, 0) < 0 and ctypes.get_errno() == errno.EINVAL
+
+
+def _check(code: int) -> None:
+    if code not in (errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT):
+        raise OSError(code, os.strerror(code), "futex")
+
+
+def wake(address: int) -> None:
+    """Wake everybody who sleeps on the word at `address`."""
+    _libc.syscall(_number, ctypes.c_void_p(address), _WAKE, _EVERYBODY, None, None, 0)
+
+
+def fence() -> None:
+    """Order all memory accesses before this call before all that come after it.
+
+    Taking a lock keeps later accesses behind it, and releasing it keeps earlier ones before it, so that two accesses
+    around one lock may still change places inside it. Between the first release and the second acquisition nothing
+    passes in either direction. Machines other than x86-64 have not run this.
+    """
+    if not STRONG_MEMORY:
+        with _order:
+            pass
+        with _order:
+            pass
+
+
+_waits_for_several = _can_wait_for_several()

@@ -1,0 +1,333 @@
+"""Collectives among ranks that can read each other's memory, on the queue of queue.py.
+
+No rank writes the source of another. A group made by split() shares the queue, the memory and the byte counts of
+the whole comm: all ranks post the same number of operations, in one order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import add
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from paceline.comm.notes import tensor_text
+from paceline.comm.shm.board import MemoryBoard
+from paceline.comm.shm.one_sided import SharedBuffers
+from paceline.comm.shm.queue import Op, QueueWork
+from paceline.comm.shm.space import STAGING, SharedSpace, typed
+from paceline.comm.sums import add_up, mix_into, sum_into
+from paceline.errors import WrongCommand
+from paceline.types import Mixing, Piece, spread
+
+DIRECT = 1 << 15  # bytes; up to this size every rank adds the whole sum itself, which saves one round of waiting
+
+# share(sources, result, start, stop) does this rank's part of the piece [start, stop) of a tensor;
+# take(result, start, stop) copies the finished result out.
+Share = Callable[[Sequence[Tensor], Any, int, int], None]
+Take = Callable[[Tensor, int, int], Any]
+Ranks = tuple[int, ...] | None
+# combine(out, parts, start) writes the combination of several ranks' ranges; `start` is their offset in the message.
+Combine = Callable[[Tensor, Sequence[Tensor], int], None]
+
+
+class Lockstep:
+    """Collectives of some members of a shared space; a rank is a position among the members."""
+
+    shares_results = True
+    engines = 0
+    service: Any = None  # set in a job with servers, see comm/service.py
+
+    def __init__(self, space: SharedSpace, members: tuple[int, ...]) -> None:
+        self._space, self.members = space, members
+        self.rank, self.size = members.index(space.rank), len(members)
+        self.placement = (0,) * self.size
+        self.deadline = space.queue.deadline
+
+    def allocate(self, numel: int, dtype: torch.dtype, givers: int | None = None) -> Tensor:
+        return self._space.allocate(numel, dtype, givers)
+
+    def allocate_result(self, numel: int, dtype: torch.dtype, givers: int | None = None) -> Tensor:
+        return self._space.allocate_result(numel, dtype)
+
+    def release(self, vector: Tensor) -> None:
+        self._space.release(vector)
+
+    def all_sum(self, src: Tensor, dst: Tensor, key: object = "") -> QueueWork:
+        """dst = the sum of every rank's src; src is never written."""
+        peers = self._peers(src) if self._space.is_result(dst) else None
+        if peers is not None:
+            op = Op("all_sum", key, lambda: self._share_sum(peers, dst), tensor_text(src))
+            op.finish = lambda: self._count_results(dst)
+            return self._submit(op)
+        flat = _flat(dst)
+        if src.nbytes <= DIRECT:
+            return self._staged("all_sum", src, key, lambda sources, *_: self._add_all(sources, flat), early=True)
+
+        def take(result: Tensor, start: int, stop: int) -> None:
+            flat[start:stop].copy_(result)
+            self._count_results(result)
+
+        return self._staged(
+            "all_sum", src, key, lambda sources, result, at, stop: self._share_sum(sources, result), take
+        )
+
+    def reduce_scatter(self, src: Tensor, dst: Tensor, key: object = "") -> QueueWork:
+        """dst = this rank's range, spread(numel, size), of the sum of every rank's src."""
+        bounds = spread(src.numel(), self.size)
+        low, high = bounds[self.rank], bounds[self.rank + 1]
+        flat = _flat(dst)
+
+        def share(sources: Sequence[Tensor], result: Tensor | None, start: int, stop: int) -> None:
+            first, last = max(start, low), min(stop, high)
+            if first < last:
+                parts = [source[first - start : last - start] for source in sources]
+                sum_into(flat[first - low : last - low], parts)
+                self._count_sources(parts[0].nbytes)
+
+        return self._read("reduce_scatter", src, key, share)
+
+    def sum_by(
+        self,
+        src: Tensor,
+        dst: Tensor,
+        pieces: Sequence[Piece],
+        givers: int,
+        key: object = "",
+        combine: Combine = add_up,
+    ) -> QueueWork:
+        """dst = the sum of the first `givers` ranks' src, each piece added by its owner; later ranks only add."""
+        owners = {piece.owner for piece in pieces}
+        mine = [piece for piece in pieces if piece.owner == self.rank]
+
+        def share(sources: Sequence[Tensor], result: Tensor, start: int, stop: int) -> None:
+            for _, first, last in _inside(mine, start, stop):
+                parts = [source[first - start : last - start] for source in sources[:givers]]
+                combine(result[first - start : last - start], parts, first)
+                self._count_sources(parts[0].nbytes, givers)
+
+        def count(result: Tensor, start: int, stop: int) -> None:
+            for owner, first, last in _inside(pieces, start, stop):
+                if self.rank < givers and owner != self.rank:
+                    self._space.received[self.members[owner]] += (last - first) * result.itemsize
+
+        def take(result: Tensor, start: int, stop: int) -> None:
+            if self.rank < givers:
+                flat[start:stop].copy_(result)
+            count(result, start, stop)
+
+        waits_for = tuple(self.members[:givers]) if mine else (self.members[self.rank],)
+        readers = tuple(self.members[rank] for rank in sorted(owners | {self.rank}))
+        readers = readers if self.rank < givers else (self.members[self.rank],)
+        peers, flat = self._peers(src) if self._space.is_result(dst) else None, _flat(dst)
+        if peers is None:
+            return self._staged("sum_by", src, key, share, take, False, None, None, "")
+        op = Op("sum_by", key, lambda: share(peers, flat, 0, src.numel()), tensor_text(src), "")
+        op.finish = lambda: count(flat, 0, src.numel())
+        return self._submit(op, waits_for, readers)
+
+    def all_gather(self, src: Tensor, dst: Tensor, key: object = "") -> QueueWork:
+        """dst = every rank's src in rank order; all have the same length."""
+        rows = _flat(dst).view(self.size, src.numel())
+
+        def share(sources: Sequence[Tensor], result: Tensor | None, start: int, stop: int) -> None:
+            for peer, source in enumerate(sources):
+                rows[peer, start:stop].copy_(source)
+            self._count_sources(sources[0].nbytes)
+
+        return self._read("all_gather", src, key, share)
+
+    def broadcast(self, tensor: Tensor, root: int = 0, key: object = "") -> QueueWork:
+        """tensor = the root's tensor."""
+        if not tensor.is_contiguous():
+            dense = tensor.contiguous()
+            work = self.broadcast(dense, root, key)
+            return work.then(lambda: tensor.copy_(dense))
+        flat = _flat(tensor)
+
+        def share(sources: Sequence[Tensor], result: Tensor | None, start: int, stop: int) -> None:
+            if self.rank != root:
+                flat[start:stop].copy_(sources[root])
+                self._space.received[self.members[root]] += sources[root].nbytes
+
+        # Receivers wait for the root alone, and the root keeps its copy until all have read it.
+        me = (self.members[self.rank],)
+        readers = self.members if self.rank == root else me
+        note = f"{key}, from rank {root}"
+        return self._staged("broadcast", flat, key, share, None, True, (self.members[root],), readers, note)
+
+    def barrier(self, deadline: float | None = None) -> None:
+        op = Op("barrier", "")
+        op.early = True
+        self._submit(op).wait(deadline)
+
+    def mix(self, src: Tensor, dst: Tensor, mixing: Mixing, key: object = "") -> QueueWork:
+        """dst = keep * src + the weighted src of some ranks. Waits for those ranks only."""
+        flat, own = _flat(dst), src.reshape(-1)
+
+        def share(sources: Sequence[Tensor], result: Tensor | None, start: int, stop: int) -> None:
+            out = flat[start:stop]
+            heard = [(sources[peer], weight) for peer, weight in mixing.sources]
+            mix_into(out, own[start:stop], mixing.keep, heard)
+            for peer, _ in mixing.sources:
+                self._space.received[self.members[peer]] += out.nbytes
+
+        around = (self.rank, *(peer for peer, _ in mixing.sources)), (self.rank, *mixing.targets)
+        waits_for, readers = (tuple(self.members[peer] for peer in peers) for peers in around)
+        return self._read("mix", src, key, share, waits_for, readers)
+
+    def check_process(self) -> None:
+        self._space.counters.check_process()
+
+    def agree(self, verb: str, length: str = "", key: object = "") -> QueueWork:
+        """Return a finished work: the queue compares every call anyway."""
+        return QueueWork(self._space.queue, None)
+
+    def window(
+        self, numel: int, dtype: torch.dtype, sources: Sequence[Sequence[int]], shows: bool = True
+    ) -> SharedBuffers:
+        """Create memory that the ranks in sources[r] may write on rank r without its help. Collective."""
+        if self.size != self._space.size:
+            raise WrongCommand(
+                "a window of some ranks only",
+                why="its memory is allocated by all ranks of the job",
+                remedy="a run without servers",
+            )
+        return SharedBuffers(self._space, numel, dtype, sources, shows)
+
+    def board(self, length: int) -> MemoryBoard:
+        """Create a board of `length` numbers on which rank 0 announces what all ranks do next. Collective."""
+        return MemoryBoard(self._space, self.members[0], length)
+
+    def split(self, groups: Sequence[Sequence[int]]) -> Lockstep:
+        """Return the comm of this rank's group. Groups cover all ranks and make the same calls with the same sizes."""
+        mine = next(group for group in groups if self.rank in group)
+        return Lockstep(self._space, tuple(self.members[peer] for peer in mine))
+
+    def _share_sum(self, sources: Sequence[Tensor], result: Tensor) -> None:
+        bounds = parts_of(result, self.size)
+        mine = slice(bounds[self.rank], bounds[self.rank + 1])
+        sum_into(result[mine], [source[mine] for source in sources])
+        self._count_sources(result[mine].nbytes)
+
+    def _add_all(self, sources: Sequence[Tensor], dst: Tensor) -> None:
+        sum_into(dst, sources)
+        self._count_sources(dst.nbytes)
+
+    def _count_sources(self, nbytes: int, givers: int | None = None) -> None:
+        for peer, member in enumerate(self.members[:givers]):
+            if peer != self.rank:
+                self._space.received[member] += nbytes
+
+    def _count_results(self, result: Tensor) -> None:
+        bounds = parts_of(result, self.size)
+        for peer, member in enumerate(self.members):
+            if peer != self.rank:
+                self._space.received[member] += (bounds[peer + 1] - bounds[peer]) * result.itemsize
+
+    def _read(
+        self, verb: str, src: Tensor, key: object, share: Share, waits_for: Ranks = None, readers: Ranks = None
+    ) -> QueueWork:
+        """Submit an operation without a common result; registered sources are read in place, others are staged."""
+        peers = self._peers(src)
+        if peers is None:
+            return self._staged(verb, src, key, share, None, True, waits_for, readers)
+        op = Op(verb, key, lambda: share(peers, None, 0, src.numel()), tensor_text(src))
+        return self._submit(op, waits_for, readers)
+
+    def _peers(self, src: Tensor) -> Sequence[Tensor] | None:
+        """Return every member's view of a registered range, or None."""
+        everybody = self._space.peers_of(src)
+        return None if everybody is None else [everybody[member] for member in self.members]
+
+    def _submit(self, op: Op, waits_for: Ranks = None, readers: Ranks = None) -> QueueWork:
+        op.waits_for = self.members if waits_for is None else waits_for
+        op.readers = self.members if readers is None else readers
+        return self._space.queue.submit(op)
+
+    def _staged(
+        self,
+        verb: str,
+        src: Tensor,
+        key: object,
+        share: Share,
+        take: Take | None = None,
+        early: bool = False,
+        waits_for: Ranks = None,
+        readers: Ranks = None,
+        note: object = None,
+    ) -> QueueWork:
+        """Move any tensor piece by piece through staging places; copying one piece overlaps adding another."""
+        flat = src.reshape(-1)
+        step = STAGING // flat.itemsize
+        work = QueueWork(self._space.queue, None)
+        for start in range(0, flat.numel(), step):
+            op = self._piece(verb, key, flat, start, share, take, note)
+            op.early = early
+            work = self._submit(op, waits_for, readers)
+        return work
+
+    def _piece(
+        self, verb: str, key: object, whole: Tensor, start: int, share: Share, take: Take | None, note: object
+    ) -> Op:
+        part = whole[start : start + STAGING // whole.itemsize]
+        place, stop = self._space.place(f"{verb} of {tensor_text(whole)}, {key}"), start + part.numel()
+        sources = [typed(place.sources[member], part.numel(), part.dtype) for member in self.members]
+        result = typed(place.results[self.members[0]], part.numel(), part.dtype)
+        op = Op(verb, key, lambda: share(sources, result, start, stop), tensor_text(whole, start), note)
+        op.place = place
+        op.prepare = lambda: sources[self.rank].copy_(part)
+        if take is not None:
+            op.finish = lambda: take(result, start, stop)
+        return op
+
+    def progress(self) -> None:
+        self._space.queue.progress()
+
+    def received(self) -> tuple[int, ...]:
+        """Return the bytes received so far from each rank of the whole space, followed by the servers."""
+        windows = self._space.windows
+        own = [
+            nbytes + sum(window.deposited(source) for window in windows)
+            for source, nbytes in enumerate(self._space.received)
+        ]
+        return (
+            tuple(own)
+            if self.service is None
+            else tuple(map(add, (*own, *(0,) * self.service.servers), self.service.received()))
+        )
+
+    def get_ready(self) -> None:
+        """Allocate the staging places now: on first use, ranks could allocate in different order. Collective."""
+        self._space.fill_places()
+
+    def why_lost(self, rank: int) -> str | None:
+        """Return why a rank can answer no more, or None."""
+        return self._space.counters.why_lost(self.members[rank])
+
+    def close(self, failure: str = "", abandoned: bool = False) -> None:
+        if self.service is not None:
+            self.service.close(failure, self.barrier)
+        try:
+            if not failure and self.size > 1:
+                self._space.queue.end(self.members)
+        finally:
+            self._space.counters.leave(failure or "left")
+            self._space.clear()
+
+
+def parts_of(vector: Tensor, size: int) -> tuple[int, ...]:
+    """Return the bounds of each rank's part of a sum, on cache lines so that no two ranks write to the same line."""
+    return spread(vector.numel(), size, grain=max(1, 64 // vector.itemsize))
+
+
+def _inside(pieces: Sequence[Piece], start: int, stop: int) -> list[Piece]:
+    """Return the parts of the pieces that lie in [start, stop)."""
+    cut = [Piece(owner, max(first, start), min(last, stop)) for owner, first, last in pieces]
+    return [piece for piece in cut if piece.start < piece.stop]
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    return tensor.view(-1)

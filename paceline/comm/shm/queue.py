@@ -1,0 +1,319 @@
+"""The queue of collective operations of one rank, advanced by its callers.
+
+Every rank counts the operations that it posted and shared; no rank writes the counter of another. An operation
+goes through three points, in the same order on all ranks:
+
+    post       my source is in place                       posted[me] += 1
+    share      once all have posted: do my part            shared[me] += 1
+    finish     once all have shared: take what I need      (sources may be written again)
+
+With each post a rank writes a note of the call it makes. Notes are compared before the share, so that ranks which
+disagree about the sequence of collectives get an error and never a result.
+
+There is no background thread: `progress()` advances operations without waiting (the engine calls it from
+backward), and `wait_for()` sleeps until a rank that is behind moves.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from paceline.comm.notes import CLOSED, NOTES, call_text, is_closed, mismatch
+from paceline.comm.transport import Work
+from paceline.errors import CallMismatch, PeerLost
+
+POSTED, SHARED = 0, 1
+LEFT = "left the group"  # why a rank is lost that closed its comm without a failure
+DEADLINE = 300.0  # seconds; long enough for a compile or a checkpoint on one rank
+SLICE = 0.05  # seconds between two checks whether an awaited rank still runs
+PARTING = 0.5  # seconds in which a rank that gives up an operation says so
+ENDING = 10.0  # seconds that a rank which makes no more calls waits for the others
+
+Word = tuple[int, int, int]  # kind and rank of a counter, and the value that was seen there
+
+
+class Counters(Protocol):
+    """Two counters per rank that all ranks can read, and a way to sleep until one moves."""
+
+    rank: int
+    size: int
+
+    def check_process(self) -> None:
+        """Raise in a forked child of the process that joined."""
+
+    def value(self, kind: int, rank: int) -> int: ...
+
+    def bump(self, kind: int) -> None: ...
+
+    def sleep(self, words: Sequence[Word], seconds: float) -> None:
+        """Sleep until one of the counters moves, at most `seconds`."""
+
+    def note(self, number: int, text: bytes) -> None:
+        """Write a note of this rank's operation `number`; other ranks read it after the next post."""
+
+    def noted(self, rank: int, number: int) -> bytes: ...
+
+    def why_lost(self, rank: int) -> str | None:
+        """Return why a rank can answer no more, or None."""
+
+    def name(self, rank: int) -> str: ...
+
+    def leave(self, why: str) -> None: ...
+
+
+class StagingPlace(Protocol):
+    """Memory that one operation at a time may use."""
+
+    user: Any
+
+
+class Op:
+    """One operation in the queue."""
+
+    def __init__(
+        self, verb: str, key: object, share: Callable[[], None] | None = None, length: str = "", note: object = None
+    ) -> None:
+        self.verb, self.key, self.number = verb, key, -1
+        self._length, self._note, self.noted = length, key if note is None else note, b""
+        self.prepare: Callable[[], Any] | None = None
+        self.share = share
+        self.finish: Callable[[], Any] | None = None
+        self.place: StagingPlace | None = None
+        self.waits_for: tuple[int, ...] = ()  # ranks that must have posted before this rank's share
+        self.readers: tuple[int, ...] = ()  # ranks that must have shared before this rank's source may be written again
+        self.early = False  # finished on this rank as soon as its own share is done
+        self.finished = False
+
+    def text(self) -> bytes:
+        """Return the note, which must be the same on all ranks of the operation."""
+        return call_text(self.verb, self._length, self._note)
+
+    def ranks(self, kind: int) -> tuple[int, ...]:
+        return self.waits_for if kind == POSTED else self.readers
+
+    def __str__(self) -> str:
+        return f"{self.verb} of {self.key}" if str(self.key) else self.verb
+
+
+class QueueWork(Work):
+    """A handle on the last operation of a call; operations finish in order."""
+
+    def __init__(self, queue: Queue, last: Op | None) -> None:
+        self._queue, self._last = queue, last
+
+    def wait(self, deadline: float | None = None) -> None:
+        if self._last is not None:
+            self._queue.wait_for(self._last, deadline)
+
+    def done(self) -> bool:
+        if not self.landed():
+            self._queue.progress()
+        return self.landed()
+
+    def landed(self) -> bool:
+        """Return whether the operation was finished when the queue last moved, without moving the queue."""
+        return self._last is None or self._last.finished
+
+    def then(self, after: Callable[[], Any]) -> QueueWork:
+        """Run `after` when the last operation finishes."""
+        op = self._last
+        if op is None or op.finished:
+            after()
+            return self
+        op.early = False  # wait() must not return before `after` has run
+        before = op.finish
+        op.finish = after if before is None else lambda: (before(), after())
+        return self
+
+
+class Queue:
+    """Operations in the order in which they were called, the same on all ranks."""
+
+    def __init__(self, counters: Counters, deadline: float) -> None:
+        self.deadline = deadline
+        self._counters, self._rank = counters, counters.rank
+        self._unposted: deque[Op] = deque()
+        self._posted: deque[Op] = deque()  # posted, not finished
+        self._unshared: deque[Op] = deque()  # posted, this rank's share not done
+        self._posts = 0
+
+    def submit(self, op: Op) -> QueueWork:
+        self._counters.check_process()
+        self._unposted.append(op)
+        self.progress()
+        return QueueWork(self, op)
+
+    def progress(self) -> None:
+        """Post, share and finish operations as far as possible without sleeping."""
+        moving = bool(self._unposted or self._posted)
+        while moving:
+            moving = self._post_next()
+            while self._unshared and self._past_all(POSTED, self._unshared[0]):
+                self._share_next()
+                moving = True
+            while self._posted and self._past_all(SHARED, self._posted[0]):
+                self._finish_next()
+                moving = True
+
+    def _post_next(self) -> bool:
+        posted = False
+        while self._unposted:
+            op = self._unposted[0]
+            if self._posted and self._posts - self._posted[0].number >= NOTES:
+                break  # its note would overwrite one that others have not compared yet
+            if op.place is not None:
+                if op.place.user is not None:
+                    break
+                op.place.user = op
+            if op.prepare is not None:
+                op.prepare()
+            op.number = self._posts
+            op.noted = op.text()
+            self._counters.note(op.number, op.noted)
+            self._posts += 1
+            self._posted.append(op)
+            self._unshared.append(op)
+            self._unposted.popleft()
+            self._counters.bump(POSTED)
+            posted = True
+        return posted
+
+    def _share_next(self) -> None:
+        self._compare(self._unshared[0], self._unshared[0].waits_for)
+        op = self._unshared.popleft()
+        if op.share is not None:
+            op.share()
+        op.finished = op.early
+        self._counters.bump(SHARED)
+
+    def _compare(self, op: Op, peers: Sequence[int]) -> None:
+        """Raise CallMismatch if another rank makes a different call as this operation."""
+        counters, number, mine = self._counters, op.number, op.noted
+        for peer in peers:
+            if peer == self._rank or (text := counters.noted(peer, number)) == mine:
+                continue
+            # A rank that only reads from this one may be so far ahead that it has overwritten its note.
+            if not _past(counters.value(POSTED, peer), number + NOTES - 1):
+                if is_closed(text):
+                    time.sleep(PARTING)  # Ctrl-C that ended the other rank may be about to arrive here
+                raise mismatch(number, (counters.name(counters.rank), mine), (counters.name(peer), text), peer)
+
+    def _finish_next(self) -> None:
+        if self._posted[0].readers is not self._posted[0].waits_for:
+            self._compare(self._posted[0], self._posted[0].readers)
+        op = self._posted.popleft()
+        if op.finish is not None:
+            op.finish()
+        if op.place is not None:
+            op.place.user = None
+        op.finished = True
+
+    def _past_all(self, kind: int, op: Op) -> bool:
+        value, number = self._counters.value, op.number
+        return all(_past(value(kind, peer), number) for peer in op.ranks(kind))
+
+    def wait_for(self, op: Op, deadline: float | None) -> None:
+        """Advance the queue until `op` is finished; sleep on the counter of a rank that is behind."""
+        limit = self.deadline if deadline is None else deadline
+        began = time.monotonic()
+        while True:
+            self.progress()
+            if op.finished:
+                return
+            self._sleep(*self._behind(op), began, limit)
+
+    def _behind(self, op: Op) -> tuple[int, Op]:
+        """Return the counter and the operation that `op` waits for: itself, or an earlier one in the queue."""
+        target = op if op.number >= 0 else self._posted[0]
+        if self._unshared and target.number >= self._unshared[0].number:
+            return POSTED, self._unshared[0]
+        return SHARED, self._posted[0]
+
+    def _sleep(self, kind: int, op: Op, began: float, limit: float) -> None:
+        words = self._words(kind, op)
+        if not words:
+            return
+        waited = time.monotonic() - began
+        if waited > SLICE:
+            self._check_alive(kind, op)
+        if waited >= limit:
+            raise PeerLost(
+                f"{self._counters.name(words[0][1])} stopped answering in {op} after {waited:.1f} s",
+                rank=words[0][1],
+                remedy="look at that rank's output; if a step takes longer, set --deadline SECONDS",
+            )
+        self._counters.sleep(words, min(SLICE, limit - waited))
+
+    def _check_alive(self, kind: int, op: Op) -> None:
+        for peer in self._late(kind, op):
+            why_lost = self._counters.why_lost(peer)
+            if why_lost and not _past(self._counters.value(kind, peer), op.number):
+                raise self._lost(peer, why_lost, op)
+
+    def _words(self, kind: int, op: Op) -> list[Word]:
+        """Return the counter that `op` waits for, and a second one whose change would let this rank advance as well."""
+        word = self._first_behind(kind, op)
+        if word is None:
+            return []
+        if self._unshared and self._unshared[0] is not self._posted[0]:
+            kind, op = (SHARED, self._posted[0]) if kind == POSTED else (POSTED, self._unshared[0])
+            if (second := self._first_behind(kind, op)) is not None:
+                return [word, second]
+        return [word]
+
+    def _first_behind(self, kind: int, op: Op) -> Word | None:
+        for peer in op.ranks(kind):
+            seen = self._counters.value(kind, peer)
+            if not _past(seen, op.number):
+                return kind, peer, seen
+        return None
+
+    def _late(self, kind: int, op: Op) -> list[int]:
+        return [peer for peer in op.ranks(kind) if not _past(self._counters.value(kind, peer), op.number)]
+
+    def _lost(self, peer: int, why_lost: str, op: Op) -> PeerLost:
+        name, made = self._counters.name, self._counters.value(POSTED, peer)
+        counts = f"it made {made} calls, {name(self._counters.rank)} {self._posts}" if LEFT in why_lost else ""
+        return PeerLost(f"{name(peer)} {why_lost} during {op}", rank=peer, why=counts)
+
+    def end(self, members: tuple[int, ...]) -> None:
+        """Announce that this rank makes no more calls, and check for some seconds that the others make none either.
+
+        Nothing is compared if operations are unfinished: then this rank has given up waiting for them.
+        """
+        try:
+            self.progress()
+        except CallMismatch:
+            return
+        if self._unposted or not all(op.finished for op in self._posted):
+            return
+        op = Op(CLOSED, "")
+        op.early, op.waits_for, op.readers = True, members, members
+        try:
+            self._wait_to_end(op)
+        except CallMismatch as problem:
+            if not self._gone_soon(problem.rank):
+                raise
+
+    def _wait_to_end(self, op: Op) -> None:
+        work, limit = self.submit(op), time.monotonic() + ENDING
+        while not work.done() and time.monotonic() < limit:
+            if any(self._counters.why_lost(peer) for peer in self._late(POSTED, op)):
+                return
+            if words := self._words(POSTED, op):
+                self._counters.sleep(words, SLICE)
+
+    def _gone_soon(self, peer: int) -> bool:
+        """Return whether a rank that made one call more gives it up: Ctrl-C ends all ranks, each in another place."""
+        limit = time.monotonic() + PARTING
+        while not self._counters.why_lost(peer) and time.monotonic() < limit:
+            time.sleep(0.01)
+        return self._counters.why_lost(peer) == LEFT
+
+
+def _past(value: int, number: int) -> bool:
+    """Return whether a 32-bit counter, which may have wrapped around, is above a number."""
+    return (value - number - 1) & 0xFFFFFFFF < 0x80000000

@@ -1,0 +1,194 @@
+"""One host, CPU tensors: collectives in shared memory.
+
+Each rank owns one cache line of counters in a control segment and sleeps on the counters of other ranks with
+a futex. Segments are anonymous (memory.py). Received bytes are those read from another rank's source or result.
+
+    control   | unused | posted, shared, pid, state |  of rank 1  | ...     64 bytes each
+              | number, device, inode, nbytes       |  of rank 1  | ...     the segment that a rank hands out
+              | notes of the last 512 calls         |  of rank 1  | ...     120 bytes each, see comm/notes.py
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from paceline.comm.notes import LENGTH as NOTE
+from paceline.comm.notes import NOTES
+from paceline.comm.peers import Peers
+from paceline.comm.process import Home
+from paceline.comm.rendezvous import TextStore
+from paceline.comm.shm import futex, memory
+from paceline.comm.shm.lockstep import Lockstep
+from paceline.comm.shm.mutex import Lock, ProcessMutex
+from paceline.comm.shm.queue import DEADLINE, LEFT, Word
+from paceline.comm.shm.space import SharedSpace
+from paceline.errors import PeerLost
+
+LINE = 16  # words of 32 bits: one cache line
+PID, STATE = 2, 3  # words after posted and shared
+SPINS = 30  # reads of about 0.1 us each before going to sleep
+_RUNNING, _LEFT, _FAILED = 1, 2, 3
+
+
+class FutexCounters:
+    """Two counters per rank in a control segment, and the notes of its last calls."""
+
+    def __init__(self, rank: int, size: int, control: Tensor, notes: Tensor) -> None:
+        self.rank, self._control, self.size = rank, control, size
+        self._words: Any = (ctypes.c_uint32 * (control.numel() // 4)).from_address(control.data_ptr())
+        self._notes: Any = memoryview(notes.numpy())  # type: ignore[arg-type]
+        self._base = control.data_ptr()
+        self._home, self._peers = Home(rank), Peers()
+        self._words[self._at(PID, rank)] = os.getpid()
+        self._words[self._at(STATE, rank)] = _RUNNING
+
+    @staticmethod
+    def _at(kind: int, rank: int) -> int:
+        return (rank + 1) * LINE + kind
+
+    def value(self, kind: int, rank: int) -> int:
+        seen: int = self._words[(rank + 1) * LINE + kind]
+        if not futex.STRONG_MEMORY:
+            futex.fence()
+        return seen
+
+    def bump(self, kind: int) -> None:
+        word = self._at(kind, self.rank)
+        futex.fence()
+        self._words[word] = (self._words[word] + 1) & 0xFFFFFFFF
+        futex.wake(self._base + 4 * word)
+
+    def note(self, number: int, text: bytes) -> None:
+        start = (self.rank * NOTES + number % NOTES) * NOTE
+        self._notes[start : start + NOTE] = text
+
+    def noted(self, rank: int, number: int) -> bytes:
+        start = (rank * NOTES + number % NOTES) * NOTE
+        text = bytes(self._notes[start : start + NOTE])
+        if not futex.STRONG_MEMORY:
+            futex.fence()
+        return text
+
+    def check_process(self) -> None:
+        self._home.check()
+
+    def sleep(self, words: Sequence[Word], seconds: float) -> None:
+        kind, rank, seen = words[0]
+        word = self._at(kind, rank)
+        for _ in range(SPINS):
+            if self._words[word] != seen:
+                return
+        futex.wait_any([(self._base + 4 * self._at(kind, rank), seen) for kind, rank, seen in words], seconds)
+
+    def pid(self, rank: int) -> int:
+        return int(self._words[self._at(PID, rank)])
+
+    def name(self, rank: int) -> str:
+        return f"rank {rank} (pid {self.pid(rank)})"
+
+    def watch(self) -> None:
+        """Open a pidfd on every process of the group, while all of them are known to run."""
+        self._peers.watch({self.pid(rank) for rank in range(self.size)})
+
+    def why_lost(self, rank: int) -> str | None:
+        state = self._words[self._at(STATE, rank)]
+        if state == _LEFT:
+            return LEFT
+        if state == _FAILED:
+            return "failed"
+        return "died" if state == _RUNNING and self._peers.ended(self.pid(rank)) else None
+
+    def leave(self, why: str) -> None:
+        """Mark this rank as gone. A forked child must not do so for its parent."""
+        if not self._home.left:
+            self._words[self._at(STATE, self.rank)] = _LEFT if why == "left" else _FAILED
+            self._peers.close()
+
+
+class ShmSpace(SharedSpace):
+    """A shared space of anonymous segments that every rank maps."""
+
+    def __init__(self, rank: int, size: int, store: TextStore, deadline: float, folder: Path | None, name: str) -> None:
+        self._folder = folder
+        words, announced, notes = 4 * LINE * (size + 1), 4 * LINE * size, NOTE * NOTES * size
+        control, number = self._open_control(rank, words + announced + notes, store, deadline, name)
+        self._announced = control[words : words + announced].view(torch.int64).view(size, -1)
+        self._futexes = FutexCounters(rank, size, control[:words], control[words + announced :][:notes])
+        super().__init__(rank, size, self._futexes, deadline)
+        self.barrier()
+        self._futexes.watch()
+        if number >= 0:
+            os.close(number)
+
+    def _open_control(self, rank: int, nbytes: int, store: TextStore, deadline: float, name: str) -> tuple[Tensor, int]:
+        if rank == 0:
+            self._key = memory.new_key()
+            number = memory.create(nbytes, self._key, self._folder)
+            announced = " ".join(map(str, memory.announce(number)))
+            store.set(f"{name}/control", f"{announced} {self._key.decode()}")
+            return memory.attach(number, nbytes), number
+        *numbers, key = store.get(f"{name}/control", deadline).split()
+        self._key = key.encode()
+        return memory.attach_from(memory.Segment(*map(int, numbers)), self._key, nbytes), -1
+
+    def map_all(self, nbytes: int, givers: int | None = None) -> Sequence[Tensor]:
+        return self._hand_out(nbytes, range(givers or self.size))
+
+    def map_one(self, nbytes: int) -> Tensor:
+        return self._hand_out(nbytes, range(1))[0]
+
+    def lock(self, line: Tensor, create: bool) -> Lock:
+        mutex = ProcessMutex(line.data_ptr())
+        if create:
+            mutex.create()
+        return Lock(mutex, line, self.rank, self._futexes, self.queue.deadline)
+
+    def _hand_out(self, nbytes: int, owners: range) -> list[Tensor]:
+        """Map one segment per owner: owners create and announce it, all ranks map all, then descriptors are closed."""
+        number, problem = -1, None
+        try:
+            number = memory.create(nbytes, self._key, self._folder) if self.rank in owners else -1
+        except Exception as error:
+            problem = error
+        announced = (-2, 0, 0, 0) if problem else memory.announce(number)[1:] if number >= 0 else (-1, 0, 0, 0)
+        self._announced[self.rank, :4] = torch.tensor(announced)
+        self.barrier()
+        table = self._announced[:, :4].tolist()
+        self.barrier()
+        if problem is not None:
+            raise problem
+        for owner in owners:
+            if table[owner][0] == -2:
+                raise PeerLost(f"{self._futexes.name(owner)} could not get shared memory", rank=owner)
+        views = [self._attach(owner, table[owner], nbytes) for owner in owners]
+        self.barrier()
+        if number >= 0:
+            os.close(number)
+        return views
+
+    def _attach(self, owner: int, announced: Sequence[int], nbytes: int) -> Tensor:
+        if owner == self.rank:
+            return memory.attach(announced[0], nbytes)
+        return memory.attach_from(memory.Segment(self._futexes.pid(owner), *announced), self._key, nbytes)
+
+
+class ShmComm(Lockstep):
+    """Ranks of one host that share memory. Two comms of one job have different names."""
+
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        store: TextStore,
+        deadline: float = DEADLINE,
+        folder: Path | None = None,
+        name: str = "shm",
+    ) -> None:
+        super().__init__(ShmSpace(rank, size, store, deadline, folder, name), tuple(range(size)))

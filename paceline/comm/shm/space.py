@@ -1,0 +1,120 @@
+"""Memory that all ranks of a comm can read: registered vectors and staging places.
+
+Subclasses decide how a rank maps the memory of another (`shm`: memfd; `thread`: the same process).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from paceline.comm.shm.queue import Counters, Op, Queue
+
+if TYPE_CHECKING:
+    from paceline.comm.shm.mutex import Lock
+    from paceline.comm.shm.one_sided import SharedBuffers
+
+STAGING = 1 << 20  # bytes per rank in one staging place
+PLACES = 4  # staging places, so that copying in, adding and copying out overlap
+
+
+class Staging:
+    """Memory for one piece of any tensor: a source and a result per rank, readable by all ranks."""
+
+    def __init__(self, sources: Sequence[Tensor], results: Sequence[Tensor]) -> None:
+        self.sources, self.results = sources, results
+        self.user: Any = None
+
+
+class SharedSpace:
+    """One rank's view of the memory, counters and operation queue that the ranks of a comm share."""
+
+    def __init__(self, rank: int, size: int, counters: Counters, deadline: float) -> None:
+        self.rank, self.size, self.counters = rank, size, counters
+        self.queue = Queue(counters, deadline)
+        self.received = [0] * size
+        self.windows: list[SharedBuffers] = []  # windows that are not freed yet
+        self._places: dict[int, Staging] = {}
+        self._next_place = 0
+        self._reason = ""  # the call that barriers of an allocation belong to
+        self._registered: list[tuple[int, int, Sequence[Tensor]]] = []
+        self._results: list[tuple[int, int]] = []
+
+    def map_all(self, nbytes: int, givers: int | None = None) -> Sequence[Tensor]:
+        """Map one byte vector per rank (or per rank below `givers`); a rank writes only its own. Collective."""
+        raise NotImplementedError
+
+    def map_one(self, nbytes: int) -> Tensor:
+        """Map one byte vector that all ranks share. Collective."""
+        raise NotImplementedError
+
+    def lock(self, line: Tensor, create: bool) -> Lock:
+        """Return a lock in memory from map_all. Its owner passes create=True, and a barrier must follow."""
+        raise NotImplementedError
+
+    def barrier(self, deadline: float | None = None) -> None:
+        """Wait until all ranks have called it."""
+        op = Op("barrier", self._reason)
+        op.early, op.waits_for, op.readers = True, tuple(range(self.size)), tuple(range(self.size))
+        self.queue.submit(op).wait(deadline)
+
+    def allocate(self, numel: int, dtype: torch.dtype, givers: int | None = None) -> Tensor:
+        """Allocate a vector that the others can read in place; ranks from `givers` on get rank 0's."""
+        sources = [typed(raw, numel, dtype) for raw in self.map_all(max(1, numel * dtype.itemsize), givers)]
+        sources += sources[:1] * (self.size - len(sources))
+        mine = sources[self.rank]
+        if numel:
+            self._registered.append((mine.data_ptr(), mine.data_ptr() + mine.nbytes, sources))
+        return mine
+
+    def allocate_result(self, numel: int, dtype: torch.dtype) -> Tensor:
+        """Allocate one vector that all ranks share."""
+        result = typed(self.map_one(max(1, numel * dtype.itemsize)), numel, dtype)
+        self._results.append((result.data_ptr(), result.data_ptr() + result.nbytes))
+        return result
+
+    def release(self, vector: Tensor) -> None:
+        """Forget a vector that was allocated here; its memory is freed with the last tensor on it."""
+        start = vector.data_ptr()
+        self._registered = [known for known in self._registered if known[0] != start]
+        self._results = [known for known in self._results if known[0] != start]
+
+    def peers_of(self, src: Tensor) -> Sequence[Tensor] | None:
+        """Return every rank's view of the range that `src` covers, or None if it is not in registered memory."""
+        for start, stop, sources in self._registered:
+            if start <= src.data_ptr() < stop and sources[0].dtype == src.dtype and src.is_contiguous():
+                first = (src.data_ptr() - start) // src.itemsize
+                return [source[first : first + src.numel()] for source in sources]
+        return None
+
+    def is_result(self, dst: Tensor) -> bool:
+        return any(start <= dst.data_ptr() < stop for start, stop in self._results)
+
+    def place(self, reason: str) -> Staging:
+        """Return the next staging place in turn, allocating it on first use for a call. Collective."""
+        index, self._next_place = self._next_place, (self._next_place + 1) % PLACES
+        return self._place(index, reason)
+
+    def fill_places(self) -> None:
+        for index in range(PLACES):
+            self._place(index, "staging")
+
+    def _place(self, index: int, reason: str) -> Staging:
+        if index not in self._places:
+            self._reason = f"before {reason}"
+            self._places[index] = Staging(self.map_all(STAGING), self.map_all(STAGING))
+            self._reason = ""
+        return self._places[index]
+
+    def clear(self) -> None:
+        self._registered.clear()
+        self._results.clear()
+        self.windows.clear()
+        self._places.clear()
+
+
+def typed(raw: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
+    return raw[: numel * dtype.itemsize].view(dtype)

@@ -1,0 +1,97 @@
+"""What leaves in one step, in which chunks and in which order: pure, no torch, for engine and forecasts alike.
+
+    arenas    | a0 | a1 | a2 | flags |    | b0 | b1 | flags |        one per dtype; slots count on: b0 is slot 3
+    chunks    [ a0 a1 ]  [ b0 ]  [ a2 flags ]  [ b1 flags ]          by the place of the last slot they wait for
+
+Flags are known when all slots of their arena are, so the chunk that carries them waits for all of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from paceline.engine.coded import coded_link
+from paceline.protocols import Compressor, Schedule
+from paceline.types import Chunk, Lane, Layout, Link, Plan, Profile
+
+UNKNOWN = Link(0.0, 1e9)  # until a link is measured, for schedules that do not look at it
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """Chunks in the order of the plan; `needs[k]` are the slots that chunk k waits for, counted over all arenas."""
+
+    layouts: tuple[Layout, ...]
+    chunks: list[Chunk]
+    needs: list[tuple[int, ...]]
+
+    @property
+    def nbytes(self) -> list[int]:
+        """Of every chunk, as it lies in its arena: a credit counts what is not coded yet."""
+        return [chunk.numel * self.layouts[chunk.arena].itemsize for chunk in self.chunks]
+
+    def covers(self) -> list[list[int]]:
+        """The chunks that every slot travels in, with those of its flags."""
+        found: list[list[int]] = [[] for layout in self.layouts for _ in layout.slots]
+        for chunk, slots in enumerate(self.needs):
+            for slot in slots:
+                found[slot].append(chunk)
+        return found
+
+    def urgency(self, starts: Sequence[float]) -> list[int]:
+        """The place of each chunk in the order of need; flags, which every slot needs, come first.
+
+        `starts[slot]` is when the next forward comes to a slot.
+        """
+        needed = [min((starts[slot] for slot in slots), default=0.0) for slots in self.needs]
+        flags = [len(slots) != len(self._inside(chunk)) for slots, chunk in zip(self.needs, self.chunks, strict=True)]
+        ranked = sorted(range(len(needed)), key=lambda chunk: (not flags[chunk], needed[chunk], -chunk))
+        places = dict(zip(ranked, range(len(ranked)), strict=True))
+        return [places[chunk] for chunk in range(len(ranked))]
+
+    def _inside(self, chunk: Chunk) -> tuple[int, ...]:
+        return self.layouts[chunk.arena].slots_in(chunk.start, chunk.stop)
+
+
+def tail_of(lane: Lane, slots: int) -> int:
+    """Elements behind the slots of an arena: a flag for each, one mass, or nothing."""
+    return {"flags": slots, "mass": 1}.get(lane.tail, 0)
+
+
+def plan_step(
+    schedule: Schedule, profiles: Sequence[Profile], link: Link | None, compressor: Compressor, size: int
+) -> StepPlan:
+    """The plan of a schedule for arenas with these profiles, among `size` ranks.
+
+    Layer times say nothing without a link: then it is cut as a schedule cuts that has neither.
+    """
+    plans = [_cut(schedule, profile, link, compressor, size) for profile in profiles]
+    return interleave([profile.layout for profile in profiles], plans)
+
+
+def plan_whole(layouts: Sequence[Layout]) -> StepPlan:
+    """One chunk for each arena: what a schedule that measures does as long as it has no plan."""
+    return interleave(layouts, [Plan((0, layout.numel)) for layout in layouts])
+
+
+def _cut(schedule: Schedule, profile: Profile, link: Link | None, compressor: Compressor, size: int) -> Plan:
+    if link is None or not profile.ready:
+        return schedule.plan(Profile(profile.layout), UNKNOWN.seconds)
+    return schedule.plan(profile, coded_link(link, compressor, profile.layout, size).seconds)
+
+
+def interleave(layouts: Sequence[Layout], plans: Sequence[Plan]) -> StepPlan:
+    """The chunks of all arenas, by the slot that they wait for last."""
+    found: list[tuple[int, Chunk, tuple[int, ...]]] = []
+    first = 0
+    for index, (layout, plan) in enumerate(zip(layouts, plans, strict=True)):
+        count = len(layout.slots)
+        for chunk in plan.chunks(index):
+            flags = chunk.stop == layout.numel and layout.tail
+            slots = range(count) if flags else layout.slots_in(chunk.start, chunk.stop)
+            found.append((max(slots, default=0), chunk, tuple(first + slot for slot in slots)))
+        first += count
+    found.sort(key=lambda entry: (entry[0], entry[1].arena, entry[1].start))
+    chunks = [Chunk(k, chunk.start, chunk.stop, chunk.arena) for k, (_, chunk, _) in enumerate(found)]
+    return StepPlan(tuple(layouts), chunks, [needs for _, _, needs in found])

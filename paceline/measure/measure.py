@@ -1,0 +1,340 @@
+"""One configuration, measured: compose, launch, collect what every rank saw, make a record."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+from statistics import fmean, median
+from typing import Any, Literal
+
+from paceline.cluster.environment import capture
+from paceline.cluster.job_folder import job_folder
+from paceline.cluster.launchers.local import Local
+from paceline.measure.breakdown import breakdown, over_ranks
+from paceline.measure.clock import align
+from paceline.measure.communication import communication, task
+from paceline.measure.places import places_of
+from paceline.measure.record.rank_report import Grade, RankReport, Staleness, read_report
+from paceline.measure.record.record import Record
+from paceline.measure.same_result import has_same_result
+from paceline.measure.stats.intervals import autocorrelation, block_interval, leaning, standard_error, summary
+from paceline.measure.stats.steady import LEAST, Settled, settle
+from paceline.run.compose.compose import axes_of, check
+from paceline.run.run import Run
+from paceline.strategy.rules.server import largest_lead
+from paceline.workload.computes import MENU as COMPUTE
+
+CodingKey = Literal["dense", "coded", "encode", "decode"]
+OnLine = Callable[[int, str, str], None]
+ALIKE = "neighboring steps are alike: intervals inside one run may be too narrow"
+WATCHED = 3  # steps
+STEPS = 10  # of a block, where nobody says how many
+UPDATES = "step"  # the unit of a script whose samples nobody counts
+
+
+def measure(
+    run: Run,
+    on_line: OnLine | None = None,
+    *,
+    peak: float | None = None,
+    flops: int | None = None,
+    watched: int = WATCHED,
+) -> tuple[Record, list[list[Any]]]:
+    """The record of a run, and the events that go beside it.
+
+    `peak` (FLOPs per second of a worker) and `flops` (of one sample) are measured and counted if not given; `watched`
+    steps after the measured ones are written down as events.
+    """
+    composed = check(run)
+    with job_folder() as folder, places_of(run) as places:
+        network = places.measure()
+        (folder / "run.json").write_text(run.model_dump_json())
+        argv = [sys.executable, "-m", "paceline.train.worker"]
+        environ = _environ(run, flops, watched)
+        with Local().start(
+            argv,
+            workers=run.workers,
+            servers=composed.servers,
+            folder=folder,
+            environ=environ,
+            prefix=False,
+            on_line=on_line,
+            place=places.place,
+        ) as job:
+            job.wait()
+        ranks = [read_report(folder / f"rank-{rank}.json") for rank in range(run.workers)]
+    return make_record(run, composed.notes, ranks, network, peak=peak), aligned(ranks)
+
+
+def aligned(ranks: Sequence[RankReport]) -> list[list[Any]]:
+    """The events of every rank in rank 0's time."""
+    offsets = align([rank.meetings for rank in ranks])["offsets"]
+    return [
+        [[seconds - offset, *rest] for seconds, *rest in rank.events]
+        for rank, offset in zip(ranks, offsets, strict=True)
+    ]
+
+
+def _environ(run: Run, flops: int | None, watched: int) -> dict[str, str]:
+    environ = {**os.environ, "PACELINE_WATCHED": str(watched)}
+    if run.threads:
+        environ["OMP_NUM_THREADS"] = str(run.threads)
+    if flops:
+        environ["PACELINE_FLOPS"] = str(flops)
+    return environ
+
+
+def new_id() -> str:
+    return f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}"
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def failed_record(run: Run, why: str, *, text: str | None = None) -> Record:
+    """What is known of a run that did not end well: everything but figures."""
+    return Record(
+        id=new_id(),
+        text=text or run.text,
+        time=_now(),
+        run=run,
+        same_result=has_same_result(run),
+        environment=capture(),
+        verdict="failed",
+        failure=why,
+        workers=run.workers,
+    )
+
+
+def make_record(
+    run: Run,
+    notes: Sequence[str],
+    ranks: Sequence[RankReport],
+    network: dict[str, Any] | None = None,
+    *,
+    peak: float | None = None,
+) -> Record:
+    first = ranks[0]
+    series = [fmean(values) for values in zip(*(rank.steps for rank in ranks), strict=True)]
+    warm = [fmean(values) for values in zip(*(rank.warmup for rank in ranks), strict=True)]
+    found, judged = _settled(warm, series, period_of(run))
+    uneven = _uneven(run, len(warm), len(first.seconds), len(series) // len(first.seconds))
+    dropped, found = _dropped(found, len(warm), len(first.seconds), len(series))
+    ranks = [_after(rank, dropped, len(series) // len(rank.seconds)) for rank in ranks]
+    series = series[dropped * (len(series) // len(first.seconds)) :]
+    totals = _totals(ranks)
+    parts = over_ranks([breakdown(rank.steps, rank.parts) for rank in ranks])
+    edges = _edges(ranks)
+    events = [rank.events for rank in ranks]
+    talk = communication(parts, events, [rank.events_exposed for rank in ranks], told_apart=run.reference != "ddp")
+    return Record(
+        kind=COMPUTE.make(run.compute).kind,
+        id=new_id(),
+        text=run.text,
+        time=_now(),
+        run=run,
+        same_result=has_same_result(run),
+        environment=first.environment,
+        notes=[*notes, *first.notes, *uneven, *([ALIKE] if leaning(series) else [])],
+        verdict="steady" if found.steady else "unsteady",
+        workers=run.workers,
+        device=first.device,
+        unit=first.unit,
+        comm=first.comm,
+        rate={
+            "total": rate(totals, series),
+            "per_worker": [fmean(r.samples / s for s in r.seconds) for r in ranks],
+        },
+        step=summary([seconds for rank in ranks for seconds in rank.steps]),
+        series=_series(warm, series, found, dropped) | {"judged": judged},
+        breakdown=parts,
+        communication=talk,
+        task=task(parts, talk, events),
+        bytes={
+            "sent_per_step": [sum(row[rank] for row in edges) for rank in range(len(edges))],
+            "received_per_step": [sum(row) for row in edges],
+            "per_edge": edges,
+            **_coded(ranks, before_compression_per_step="dense", after_compression_per_step="coded"),
+        },
+        resources={
+            **_resources(ranks, peak),
+            **_coded(ranks, encode_seconds_per_step="encode", decode_seconds_per_step="decode"),
+        },
+        plan=first.plan,
+        profile=first.profile,
+        network={**(network or {}), **first.network},
+        replicas={**first.replicas},
+        staleness=_staleness([rank.staleness for rank in ranks]),
+        loss=[fmean(values) for values in zip(*(rank.losses for rank in ranks), strict=True)],
+        accuracy=[_figures(grade) for grade in first.accuracy],
+        incidents=_skips(first),
+        clock=align([rank.meetings for rank in ranks]) if first.meetings else {},  # a script has none
+    )
+
+
+def _figures(grade: Grade) -> dict[str, float]:
+    return {"epoch": grade["epoch"], "value": grade["value"], "loss": grade["loss"], "samples": grade["samples"]}
+
+
+def period_of(run: Run) -> int:
+    """Steps after which a rule repeats itself: one that averages every 8 steps is judged 8 steps at a time."""
+    return math.lcm(*_intervals(run))
+
+
+def _intervals(run: Run) -> list[int]:
+    """Steps between exchanges, one number for each kind of them."""
+    return [1] if run.reference else list(axes_of(run).rule.intervals)
+
+
+def in_periods(run: Run) -> Run:
+    """The run with warm-up and blocks of whole periods of its rule, and hardly more steps in all than it has."""
+    period = period_of(run)
+    if period == 1 or run.epochs is not None:
+        return run
+    steps = run.steps or STEPS
+    length = math.ceil(steps / period) * period
+    warmup = math.ceil(max(1, run.warmup) / period) * period
+    return run.with_(steps=length, warmup=warmup, repeats=max(1, math.ceil(steps * run.repeats / length)))
+
+
+def is_uneven(record: Record, period: int) -> bool:
+    """Whether measured blocks hold no whole number of periods of the rule, so that the rate has a wrong share."""
+    blocks, steps = record.rate["total"].get("repeats") or [0.0], record.series.get("seconds") or []
+    return record.workers > 1 and len(steps) // len(blocks) % period != 0
+
+
+def _uneven(run: Run, warm: int, blocks: int, length: int) -> Iterator[str]:
+    """The note about a rate with too few exchanges in it, or too many."""
+    period = period_of(run)
+    if run.workers == 1 or length % period == 0:
+        return
+    rule, remedy = axes_of(run).rule, f"blocks of {math.ceil(length / period) * period} steps would hold whole periods"
+    measured = range(warm + 1, warm + blocks * length + 1)
+    if not any(step % every == 0 for step in measured for every in _intervals(run)):
+        yield f"rule {rule} did not exchange in the {len(measured)} measured steps: this is the rate without; {remedy}"
+    else:
+        yield f"rule {rule} exchanges too often or too seldom in blocks of {length} steps; {remedy}"
+
+
+def _settled(warm: Sequence[float], series: Sequence[float], period: int) -> tuple[Settled, bool]:
+    """Whether the steps are steady, and whether there are enough of them to tell."""
+    count = (len(warm) + len(series)) // period
+    found = settle([*warm, *series], period=period)
+    if count >= LEAST or period == 1:
+        return found, count >= LEAST
+    return Settled(0, False, f"{count} periods of {period} steps are too few to tell"), False
+
+
+def _dropped(found: Settled, warm: int, blocks: int, steps: int) -> tuple[int, Settled]:
+    """How many measured blocks still belong to warm-up; if nearly all do, none is dropped and nothing is steady."""
+    late = max(0, found.start - warm)
+    dropped = math.ceil(late / max(1, steps // blocks))
+    if dropped and blocks - dropped < 2:
+        return 0, Settled(found.start, False, found.why or "warm-up reaches into the measured steps")
+    return dropped, found
+
+
+def _after(rank: RankReport, dropped: int, length: int) -> RankReport:
+    """The report of a rank without the dropped blocks."""
+    first = dropped * length
+    parts = {name: values[first:] for name, values in rank.parts.items()}
+    return replace(rank, seconds=rank.seconds[dropped:], steps=rank.steps[first:], parts=parts)
+
+
+def _series(warm: Sequence[float], series: Sequence[float], found: Settled, dropped: int) -> dict[str, Any]:
+    """Seconds of every step, mean over ranks: what the verdict is made from."""
+    return {
+        "warmup": list(warm),
+        "seconds": list(series),
+        "start": found.start,
+        "dropped_blocks": dropped,
+        "why": found.why,
+        "autocorrelation": autocorrelation(series),
+    }
+
+
+def _totals(ranks: Sequence[RankReport]) -> list[float]:
+    """Samples per second of the whole job, block by block; where only updates are counted, all ranks share them."""
+    rates = zip(*([rank.samples / seconds for seconds in rank.seconds] for rank in ranks), strict=True)
+    return [fmean(block) if ranks[0].unit == UPDATES else sum(block) for block in rates]
+
+
+def _resources(ranks: Sequence[RankReport], peak: float | None) -> dict[str, Any]:
+    """Per worker: memory, CPU (1.0 is one core), GPU where there is one, and FLOPs against the peak."""
+    steps = [fmean(rank.steps) for rank in ranks]
+    return {
+        "pss_peak": [rank.pss_peak for rank in ranks],
+        "rss_peak": [rank.rss_peak for rank in ranks],
+        "cpu_seconds_per_step": [rank.cpu_seconds_per_step for rank in ranks],
+        "cpu_use": [rank.cpu_seconds_per_step / step for rank, step in zip(ranks, steps, strict=True)],
+        "gpu_use": [rank.gpu["use"] for rank in ranks],
+        "gpu_memory": [rank.gpu["memory"] for rank in ranks],
+        "flops": _utilization(ranks, peak),
+    }
+
+
+def _utilization(ranks: Sequence[RankReport], peak: float | None) -> dict[str, Any]:
+    """Model FLOPs utilization: what the model needs per second, of what a worker can do."""
+    per_sample = ranks[0].flops
+    peaks = [peak or rank.peak for rank in ranks]
+    known = [one for one in peaks if one]
+    rates = [fmean(rank.samples / seconds for seconds in rank.seconds) for rank in ranks]
+    counted = per_sample is not None and per_sample > 0 and len(known) == len(peaks)
+    return {
+        "per_sample": per_sample,
+        "peak": peaks,
+        "peak_is": "given" if peak else "measured",
+        "utilization": [(per_sample or 0.0) * r / p for r, p in zip(rates, known, strict=True)] if counted else None,
+    }
+
+
+def _edges(ranks: Sequence[RankReport]) -> list[list[float]]:
+    """Bytes per step that each process received from each; what servers received is what workers pushed to them."""
+    edges = [rank.received_per_step for rank in ranks]
+    width = len(edges[0])
+    pushed = zip(*(rank.pushed_per_step for rank in ranks), strict=True)
+    return [*edges, *([*column, *(0,) * len(column)][:width] for column in pushed)]
+
+
+def _staleness(ranks: Sequence[Staleness]) -> dict[str, Any]:
+    """The bound of rule server, and how far ahead of the slowest a worker really was."""
+    if not ranks[0]:
+        return {}
+    lead = largest_lead([rank["pushed"] for rank in ranks], [rank["pulled"] for rank in ranks])
+    return {"bound": ranks[0]["bound"], "largest_lead": lead}
+
+
+def _coded(ranks: Sequence[RankReport], **names: CodingKey) -> dict[str, list[float]]:
+    """The cost of compression of each rank per step; nothing where there is no compressor."""
+    coding = [rank.coding for rank in ranks]
+    return {name: [one[key] for one in coding] for name, key in names.items()} if coding[0] else {}
+
+
+def _skips(first: RankReport) -> list[dict[str, Any]]:
+    count = first.skipped
+    return [{"what": "steps skipped because the scaled gradient overflowed", "count": count}] if count else []
+
+
+def rate(totals: Sequence[float], steps: Sequence[float]) -> dict[str, Any]:
+    """Samples per second of the whole job over repeats inside one set of processes.
+
+    The interval is over the steps, which are of one process: a rate has the relative error of the mean step.
+    """
+    mean, step = fmean(totals), block_interval(steps)
+    half = None if step.high is None else mean * (step.high / step.centre - 1)
+    return {
+        "median": median(totals),
+        "mean": mean,
+        "low": None if half is None else mean - half,
+        "high": None if half is None else mean + half,
+        "confidence": step.confidence,
+        "steps": len(steps),
+        "error": 1.96 * standard_error(totals),
+        "repeats": list(totals),
+    }

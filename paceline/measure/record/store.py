@@ -1,0 +1,161 @@
+"""Records on disk: found, read, and chosen by id. What cannot be read is named and left out.
+
+runs/20261115-230042/ddp-1.json   a race has a folder      runs/one.json   any folder, at any depth
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.errors import PacelineError, WrongCommand
+from paceline.measure.record.events import Event, find_events, read_events
+from paceline.measure.record.record import Record, of_values, read, read_values
+
+# A JSON file with fewer than two of these is something else (a summary, a profile) and no damaged record.
+_MARKS = {"schema", "run", "rate", "verdict", "environment"}
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A record and the file that it came from."""
+
+    record: Record
+    path: Path
+
+    @property
+    def events_path(self) -> Path | None:
+        """The event file beside the record, if it is there."""
+        return find_events(self.path, self.record.events)
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A file that looks like a record and cannot be used."""
+
+    path: Path
+    why: str
+
+
+@dataclass(frozen=True)
+class Store:
+    """What a folder holds, newest first."""
+
+    records: tuple[Stored, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
+
+    def find(self, text: str) -> Stored:
+        """The record with this id, or the only one whose id begins or ends so."""
+        ids = {stored.record.id: stored for stored in self.records}
+        if text in ids:
+            return ids[text]
+        found = sorted(key for key in ids if key.startswith(text) or key.endswith(text))
+        if len(found) == 1:
+            return ids[found[0]]
+        if found:
+            shown = ", ".join(found[:5]) + (", ..." if len(found) > 5 else "")
+            raise WrongCommand(f"record {text!r} could be {len(found)} records", why=shown, remedy="more of the id")
+        raise WrongCommand(f"there is no record {text!r}", why=f"{len(ids)} are known", remedy="paceline list")
+
+
+def open_store(places: Iterable[Path], without: str = "") -> Store:
+    """All records in these folders and files; a record that is met twice counts once.
+
+    `without` is an optional field that the caller does not look at: most of a record is its profile.
+    """
+    records: dict[str, Stored] = {}
+    skipped: list[Skipped] = []
+    with _no_collections():
+        for path in _files(places):
+            found = _read(path, without)
+            if isinstance(found, Skipped):
+                skipped.append(found)
+            elif found is not None:
+                records.setdefault(found.record.id, found)
+    newest = sorted(records.values(), key=lambda stored: (stored.record.time, stored.record.id), reverse=True)
+    return Store(tuple(newest), tuple(skipped))
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Records are trees without cycles: looking for cycles among them takes a third of the time and finds none."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def _files(places: Iterable[Path]) -> Iterable[Path]:
+    for place in places:
+        if os.path.isdir(place):
+            yield from sorted(path for path in place.rglob("*.json") if not path.name.startswith("."))
+        else:
+            yield place
+
+
+def _read(path: Path, without: str) -> Stored | Skipped | None:
+    try:
+        values = read_values(path, without)
+        if not isinstance(values, dict) or len(values.keys() & _MARKS) < 2:
+            return None
+        return Stored(of_values(path, values), path)
+    except PacelineError as problem:
+        return Skipped(path, problem.why or problem.what)
+
+
+def choose(texts: Sequence[str], runs: Path) -> tuple[list[Stored], list[Skipped]]:
+    """Records by folder, file or id (looked up in `runs`), in the order in which they were named."""
+    store = open_store([runs]) if os.path.isdir(runs) and not all(map(os.path.exists, texts or [""])) else Store()
+    chosen: dict[str, Stored] = {}
+    skipped: list[Skipped] = []
+    for text in texts:
+        place = Path(text)
+        if os.path.exists(place):
+            inside = open_store([place])
+            skipped += inside.skipped
+            found = list(inside.records)
+        else:
+            found = [store.find(text)]
+        chosen.update((stored.record.id, stored) for stored in found)
+    if not texts:
+        chosen = {stored.record.id: stored for stored in store.records}
+        skipped = list(store.skipped)
+    return list(chosen.values()), skipped
+
+
+def one(text: str, runs: Path) -> Stored:
+    """The record that a file or an id names."""
+    path = Path(text)
+    if os.path.isfile(path):
+        return Stored(read(path), path)
+    return (open_store([runs]) if os.path.isdir(runs) else Store()).find(text)
+
+
+class EventFiles(Mapping[str, list[list[Event]]]):
+    """Events by the id of their record, read when they are looked at; `unread` gets the files that cannot be."""
+
+    def __init__(self, stored: Iterable[Stored], unread: list[Skipped]) -> None:
+        self._paths = {entry.record.id: path for entry in stored if (path := entry.events_path)}
+        self._unread = unread
+
+    def __getitem__(self, name: str) -> list[list[Event]]:
+        path = self._paths[name]
+        try:
+            return read_events(path)
+        except WrongCommand as problem:
+            self._unread.append(Skipped(path, problem.why))
+            return []
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._paths)
+
+    def __len__(self) -> int:
+        return len(self._paths)

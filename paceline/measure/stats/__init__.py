@@ -1,0 +1,1 @@
+"""Intervals, ratios and steadiness of measured numbers."""

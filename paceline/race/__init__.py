@@ -1,0 +1,1 @@
+"""Races: which contender is faster, and with what confidence."""

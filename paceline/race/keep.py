@@ -1,0 +1,161 @@
+"""Measure a run, compare it with its baseline and expectations, and write its record to the folder of runs."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from paceline.cluster.environment import capture
+from paceline.errors import NoRoom, PacelineError, WrongCommand
+from paceline.files.redact import redact, redacted, secrets_of
+from paceline.measure.measure import OnLine, failed_record, measure
+from paceline.measure.record.events import events_of, write_events
+from paceline.measure.record.experiment import Experiment, told
+from paceline.measure.record.record import Record, is_special, make_folder, write
+from paceline.measure.stats.intervals import Interval, quotient
+from paceline.race.results.standing import setting
+from paceline.run.compose.flags import check_variables
+from paceline.run.run import TO_SCRIPTS, Run
+
+
+def keep(
+    run: Run,
+    runs: Path,
+    *,
+    json: Path | None = None,
+    on_line: OnLine | None = None,
+    peak: float | None = None,
+    baseline: Record | None = None,
+    experiment: Experiment | None = None,
+    race: Mapping[str, Any] | None = None,
+    show: Callable[[Record], None] = lambda record: None,
+) -> tuple[Record, Path]:
+    """Measure and write `runs/ID.json` with its events, and a copy to `json`. A failed run leaves a record, too.
+
+    `race` is the round of the run, if runs take turns. `show` gets the record before it is written, so that a full
+    disk does not lose the measurement.
+    """
+    check_variables(run, os.environ)
+    check_baseline(run, baseline)
+    check_runs(runs)
+    make_folder(runs)
+    try:
+        record, events = measure(run, on_line, peak=peak)
+    except PacelineError as problem:
+        record = failed_record(run, str(problem))
+        with suppress(PacelineError):  # report the failure of the run, even if the disk is full
+            save(record, [], runs / f"{record.id}.json")
+        raise
+    if baseline is not None:
+        record = record.model_copy(update={"efficiency": efficiency(record, baseline)})
+    if experiment is not None:
+        record = record.model_copy(update={"experiment": told(experiment, figures(record))})
+    record = record.model_copy(update={"race": dict(race or {})})
+    show(record.without_secrets())
+    path = runs / f"{record.id}.json"
+    record = save(record, events, path)
+    if json is not None:
+        save(record, [] if is_special(json) else events, json)
+    return record, path
+
+
+def save(record: Record, events: list[list[Any]], path: Path) -> Record:
+    """Write a record with its events; return the record as written, without secrets."""
+    record = record.model_copy(update={"events": events_of(path).name if any(events) else None}).without_secrets()
+    write(path, record.to_json())
+    try:
+        write_events(path, events)
+    except NoRoom as problem:
+        lost = [*record.notes, f"without events: {problem}"]
+        record = record.model_copy(update={"events": None, "notes": lost})
+        write(path, record.to_json())
+    return record
+
+
+def check_runs(runs: Path) -> None:
+    """Raise before the run starts if the folder cannot be written."""
+    if address := re.match(
+        r"([a-z][a-z0-9+.\-]+):/+", str(runs), re.I
+    ):  # pathlib has collapsed the two slashes of a URL
+        where = f"{address[1]}://{str(runs)[address.end() :]}"
+        why = "this version keeps records in folders only"
+        raise WrongCommand(f"--runs {redact(where)}", why=why, remedy="--runs FOLDER")
+    place = runs
+    while not os.path.exists(place):
+        place = place.parent
+    if not os.path.isdir(place) or not os.access(place, os.W_OK):
+        why = f"{place} is not a folder" if not os.path.isdir(place) else f"{place} cannot be written"
+        raise WrongCommand(f"--runs {runs}", why=why, remedy="--runs FOLDER")
+
+
+def check_baseline(run: Run, baseline: Record | None) -> None:
+    if baseline is None:
+        return
+    if baseline.workers != 1 or not baseline.rate:
+        raise WrongCommand(
+            f"--baseline {baseline.id}",
+            why=f"it has {baseline.workers} workers" if baseline.rate else "that run failed",
+            remedy="the record of a run with -np 1",
+        )
+    theirs, ours = _work(baseline.run, baseline.environment), _work(run, capture())
+    odd = [name for name in ours if theirs[name] != ours[name]]
+    if odd:
+        differences = ", ".join(f"{name.replace('_', ' ')} {theirs[name]} there, {ours[name]} here" for name in odd)
+        raise WrongCommand(f"--baseline {baseline.id}", why=differences, remedy=_alone(run, ours["threads"]).text)
+
+
+def _work(run: Run, environment: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the work and threads of one worker as records state them, without host and plan."""
+    found = setting(run, environment)
+    told = {name: "unset" if value == "None" else value for name, value in found if name not in ("lab", "profile")}
+    return dict(redacted(told, secrets_of(os.environ)))
+
+
+def _alone(run: Run, threads: str) -> Run:
+    """Return the baseline of a run: one worker with the same work."""
+    placed = {*TO_SCRIPTS, "lab", "global_batch"} - {"deadline"}
+    kept = {name: value for name, value in run.model_dump().items() if name not in placed}
+    return Run.model_validate({**kept, "workers": 1, "batch_size": run.per_worker, "threads": threads})
+
+
+def total(record: Record) -> Interval:
+    """Return the rate of the whole job, with its interval over the steps of the run."""
+    found = record.rate["total"]
+    return Interval(found["mean"], found["low"], found["high"], found["confidence"])
+
+
+def efficiency(record: Record, baseline: Record) -> dict[str, Any]:
+    """Return efficiency (rate / (workers x rate of one)) and speed-up, each with its interval."""
+    speedup = quotient(total(record), total(baseline))
+    return efficiency_of(speedup, record.workers, baseline.id)
+
+
+def efficiency_of(speedup: Interval, workers: int, baseline: str) -> dict[str, Any]:
+    def per_worker(value: float | None) -> float | None:
+        return None if value is None else value / workers
+
+    return {
+        "value": speedup.centre / workers,
+        "low": per_worker(speedup.low),
+        "high": per_worker(speedup.high),
+        "confidence": speedup.confidence,
+        "baseline": baseline,
+        "speedup": {"value": speedup.centre, "low": speedup.low, "high": speedup.high},
+    }
+
+
+def figures(record: Record) -> dict[str, dict[str, float | None]]:
+    """Return the figures about which an experiment can have expectations."""
+    whole = total(record)
+    found: dict[str, dict[str, float | None]] = {
+        "rate": {"value": whole.centre, "low": whole.low, "high": whole.high},
+        "per_worker": {"value": sum(record.rate["per_worker"]) / record.workers},
+        "step": {"value": record.step["median"]},
+    }
+    if record.efficiency:
+        found["efficiency"] = {name: record.efficiency[name] for name in ("value", "low", "high")}
+    return found

@@ -1,0 +1,284 @@
+"""Plan a race before anything runs: every cell, in order.
+
+    heat       one model, one number of workers, one batch size: contenders are compared inside it
+    cell       one contender of one heat in one round: a fresh set of processes, one record
+    round      every cell once, in a new random order
+
+Every model and batch size also has a one-worker baseline: the plain loop, with the threads of one worker.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shlex
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from paceline._version import VERSION
+from paceline.cluster.environment import capture
+from paceline.cluster.machine import machine
+from paceline.errors import Refused, WrongCommand
+from paceline.files.read import read_bytes
+from paceline.files.redact import redact
+from paceline.measure.measure import STEPS, in_periods, period_of
+from paceline.menu.grammar import parse
+from paceline.race.contenders import Contender, contenders_of, same_result
+from paceline.race.suite import Suite
+from paceline.race.turns import in_turns
+from paceline.run.compose.compose import OWN, check
+from paceline.run.run import Run
+
+BASELINE = "one worker"
+
+
+@dataclass(frozen=True)
+class Heat:
+    """A setting in which contenders are compared."""
+
+    model: str
+    workers: int
+    batch: int
+
+    def __str__(self) -> str:
+        return f"{self.model}, {self.workers} worker{'s' * (self.workers != 1)}, batch {self.batch}"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One fresh start of a contender. `name` is its file name."""
+
+    name: str
+    heat: Heat
+    label: str
+    round: int
+    run: Run
+    script: tuple[str, ...] = ()
+    same_result: bool = True
+
+    @property
+    def key(self) -> tuple[Heat, str]:
+        return self.heat, self.label
+
+    @property
+    def title(self) -> str:
+        return title_of(self.heat, self.script)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A contender in a heat."""
+
+    heat: Heat
+    label: str
+    run: Run
+    same_result: bool = True
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RacePlan:
+    suite: Suite
+    entries: tuple[Entry, ...]
+    cells: tuple[Cell, ...]
+    script: tuple[str, ...] = ()
+
+    @property
+    def heats(self) -> list[Heat]:
+        """Return the heats, without those that exist only for their baseline."""
+        return list(dict.fromkeys(entry.heat for entry in self.entries if entry.label != BASELINE))
+
+    def title(self, heat: Heat) -> str:
+        return title_of(heat, self.script)
+
+    @property
+    def notes(self) -> list[str]:
+        """Return notes about surprising choices of the plan, each once."""
+        few, rounds = self.suite.reference_rounds, self.suite.rounds
+        few_rounds = [f"{BASELINE} and limit take part in {few} of {rounds} rounds"] if few and few < rounds else []
+        return [*few_rounds, *dict.fromkeys(note for entry in self.entries for note in entry.notes)]
+
+    def entries_of(self, heat: Heat) -> list[Entry]:
+        return [entry for entry in self.entries if entry.heat == heat]
+
+    def baseline_of(self, heat: Heat) -> tuple[Heat, str]:
+        return Heat(heat.model, 1, heat.batch), BASELINE
+
+    @property
+    def digest(self) -> str:
+        """Return a digest of race, code, machine and torch version, by which a restart finds its folder."""
+        cells = [[cell.name, cell.label, cell.run.model_dump(mode="json")] for cell in self.cells]
+        code = [_content(path) for path in _inputs(self.script, [cell.run for cell in self.cells])]
+        text = json.dumps([cells, self.script, self.suite.minutes, VERSION, code, _stack()], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def title_of(heat: Heat, script: Sequence[str]) -> str:
+    """Return the title of a heat; a script has its own model and batch."""
+    if not script:
+        return str(heat)
+    return f"{shlex.join(script)}, {heat.workers} worker{'s' * (heat.workers != 1)}"
+
+
+def _stack() -> list[object]:
+    """Return the hardware and packages that a rate depends on; cells on different ones are not repeats."""
+    facts = capture()
+    return [machine().gpus, *(facts[name] for name in ("processor", "cores", "packages"))]
+
+
+def _inputs(script: Sequence[str], runs: Sequence[Run]) -> list[str]:
+    """Return the files that the race names: a script or module, a user's own network, a profile, a replay."""
+    files = [word for word in script if word.endswith(".py")][:1]
+    modules = [module for flag, module in pairwise(script) if flag == "-m"][:1]
+    for run in runs:
+        network, compute = parse(run.model).word, parse(run.compute)
+        modules += [network.partition(":")[0]] if ":" in network else []
+        files += [str(file) for file in (run.profile, *compute.args) if file]
+    paths = [module.replace(".", "/") for module in modules]
+    return list(dict.fromkeys([*files, *(f"{path}{end}" for path in paths for end in (".py", "/__main__.py"))]))
+
+
+def _content(path: str) -> str:
+    """Return a digest of a file, so that an edited file counts as a different race; a missing file counts by name."""
+    try:
+        return hashlib.sha256(read_bytes(path)).hexdigest()
+    except WrongCommand:
+        return path
+
+
+MOST_ENTRIES, MOST_CELLS = 1_000, 50_000
+
+
+def plan(suite: Suite, *, script: Sequence[str] = ()) -> RacePlan:
+    """Plan every cell of a race. Raises with all reasons if a cell cannot run."""
+    contenders = contenders_of(["limit", "ddp", *suite.contenders])
+    _refuse_baseline(contenders)
+    heats = [
+        Heat(model, workers, batch)
+        for model in suite.models
+        for batch in suite.batch_sizes
+        for workers in suite.workers
+    ]
+    _refuse_many(len(heats) * len(contenders), suite.rounds)
+    threads = suite.common.get("threads") or max(1, _cores() // max(suite.workers))
+    entries = list(_entries(suite, contenders, heats, threads, script=bool(script)))
+    _refuse(entries, unknown=OWN if script else ())
+    return RacePlan(suite, tuple(entries), tuple(_cells(suite, entries, tuple(script))), tuple(script))
+
+
+def _refuse_baseline(contenders: Sequence[Contender]) -> None:
+    if any(contender.label == BASELINE for contender in contenders):
+        raise WrongCommand(
+            f"contender {BASELINE!r}", why="the baseline has this label", remedy="another label: NAME: ..."
+        )
+
+
+def _refuse_many(entries: int, rounds: int) -> None:
+    if entries > MOST_ENTRIES or entries * rounds > MOST_CELLS:
+        raise WrongCommand(
+            f"a race of {entries:,} contenders in {rounds:,} rounds",
+            why=f"at most {MOST_ENTRIES:,} contenders and {MOST_CELLS:,} fresh starts can be planned",
+            remedy="fewer contenders, models, workers, batch sizes or rounds",
+        )
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _entries(
+    suite: Suite, contenders: list[Contender], heats: list[Heat], threads: int, *, script: bool
+) -> Iterator[Entry]:
+    seen: set[tuple[str, int]] = set()
+    for heat in heats:
+        if (heat.model, heat.batch) not in seen:
+            seen.add((heat.model, heat.batch))
+            alone = Heat(heat.model, 1, heat.batch)
+            plain = base(suite, alone, threads).with_(strategy="limit", nodes=None, comm="auto")
+            yield Entry(alone, BASELINE, plain)
+        common = base(suite, heat, threads)
+        for contender in contenders:
+            # With one worker the limit equals the baseline, and DDP has no peers.
+            if heat.workers == 1 and contender.is_reference:
+                continue
+            yield _entry(contender, heat, common, script=script)
+
+
+def _entry(contender: Contender, heat: Heat, common: Run, *, script: bool) -> Entry:
+    requested = contender.run(common)
+    run = requested if script else _in_periods(requested)
+    notes = []
+    if run != requested:
+        notes.append(
+            f"{contender.label} repeats itself every {period_of(run)} steps: it is measured over {run.repeats} x "
+            f"{run.steps} steps after {run.warmup}, "
+            f"not {requested.repeats} x {requested.steps or STEPS} after {requested.warmup}"
+        )
+    if run.reference == "ddp" and run.comm == "shm" and "comm" not in dict(contender.choices):
+        run = run.with_(comm="auto")
+        notes.append(f"{contender.label} talks as torch does: it cannot use shm")
+    return Entry(heat, contender.label, run, _same_result(run, common), tuple(notes))
+
+
+def _in_periods(run: Run) -> Run:
+    """Round the steps up to whole periods of the rule. Errors are left to the check that follows."""
+    try:
+        return in_periods(run)
+    except WrongCommand:
+        return run
+
+
+def _same_result(run: Run, common: Run) -> bool:
+    try:
+        return same_result(run, common)
+    except WrongCommand:
+        return False
+
+
+def base(suite: Suite, heat: Heat, threads: int) -> Run:
+    settings = {**suite.common, "threads": threads, "seed": suite.seed}
+    return Run(model=heat.model, workers=heat.workers, batch_size=heat.batch, **settings)
+
+
+def _refuse(entries: Sequence[Entry], unknown: Sequence[str] = ()) -> None:
+    """Raise all problems at once, each with its contender and heat, or without them if it concerns all."""
+    problems: dict[str, list[str]] = {}
+    for entry in entries:
+        try:
+            check(entry.run, unknown=unknown)
+        except WrongCommand as problem:
+            for line in getattr(problem, "problems", None) or [str(problem)]:
+                problems.setdefault(line, []).append(f"{entry.label} ({entry.heat})")
+    if problems:
+        raise Refused(
+            text
+            for line, whose in problems.items()
+            for text in ([line] if len(whose) == len(entries) else [f"{who}: {line}" for who in dict.fromkeys(whose)])
+        )
+
+
+def _cells(suite: Suite, entries: Sequence[Entry], script: tuple[str, ...]) -> Iterator[Cell]:
+    for number in range(1, suite.rounds + 1):
+        taking_part = [(index, entry) for index, entry in enumerate(entries) if number in _rounds_of(entry, suite)]
+        seed = f"{suite.seed}, round {number}"
+        for index, entry in in_turns(taking_part, lambda place: (place[1].heat.model, place[1].heat.batch), seed):
+            heat = entry.heat
+            stem = slug(redact(f"{heat.model} {heat.workers}x{heat.batch} {entry.label}"))
+            name = f"{stem}-{index + 1}-round{number}"
+            yield Cell(name, heat, entry.label, number, entry.run, script, entry.same_result)
+
+
+def _rounds_of(entry: Entry, suite: Suite) -> Collection[int]:
+    """Return the rounds of an entry: all, or a few spread evenly if no verdict depends on it."""
+    few = suite.reference_rounds or suite.rounds
+    if few >= suite.rounds or entry.label not in (BASELINE, "limit"):
+        return range(1, suite.rounds + 1)
+    return {1 + place * (suite.rounds - 1) // max(1, few - 1) for place in range(few)}
+
+
+def slug(text: str, longest: int = 60) -> str:
+    """Return the text as letters, digits and dashes, for a file name."""
+    return re.sub(r"[^\w.]+", "-", text).strip("-.")[:longest]

@@ -1,0 +1,60 @@
+"""Fill published tables with results of this machine; one file per published system names the runs to compare."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import cast
+
+from paceline.errors import PacelineError
+from paceline.measure.record.store import Store, open_store
+from paceline.race.keep import keep
+from paceline.race.published import load
+from paceline.race.published._sheet import STARTS, Published, Reproduction, fill
+from paceline.run.run import Run
+
+QUICK = {"steps": 3, "repeats": 2, "warmup": 2}  # lengths of --quick, with one start instead of several
+OnRun = Callable[[Run, int, int], None]
+
+
+def reproduce(name: str, runs: Path) -> Reproduction:
+    """Return the published tables of one system, filled from the records in `runs`."""
+    published = load(name)
+    system = _system(name)
+    store = open_store([runs]) if runs.is_dir() else Store()
+    filled = tuple(fill(sheet, store) for sheet in system.sheets(published))
+    return Reproduction(
+        name=name,
+        published=published,
+        sheets=filled,
+        judged=tuple(system.judge(published, filled)),
+        facts=tuple(system.facts(published)),
+        notes=tuple(published["notes"]),
+    )
+
+
+def _system(name: str) -> Published:
+    return cast(Published, importlib.import_module(f"paceline.race.published.{name}"))
+
+
+def measure_missing(
+    name: str, runs: Path, *, quick: bool, starts: int = STARTS, on_run: OnRun | None = None
+) -> list[str]:
+    """Run what the cells lack and keep the records; return one line per failure."""
+    reproduction = reproduce(name, runs)
+    rounds = [list(reproduction.missing())] if quick else reproduction.rounds(starts)
+    sitting = datetime.now(timezone.utc).isoformat()
+    problems = []
+    turns = [(number + 1, run) for number, wanted in enumerate(rounds) for run in wanted]
+    for k, (number, run) in enumerate(turns):
+        run = run.with_(**QUICK) if quick else run
+        if on_run is not None:
+            on_run(run, k + 1, len(turns))
+        turn = {"name": f"reproduce {name}", "round": number, "sitting": sitting}
+        try:
+            keep(run, runs, on_line=lambda *_: None, race=turn)
+        except PacelineError as problem:
+            problems.append(f"{run.text}: {str(problem).splitlines()[0]}")
+    return problems

@@ -1,0 +1,1 @@
+"""What records of contenders show: standings, fields and the verdict."""

@@ -1,0 +1,103 @@
+"""Notes of a verdict: what a reader must know about the runs behind the rates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from paceline.errors import PacelineError
+from paceline.measure.measure import UPDATES, is_uneven, period_of
+from paceline.measure.record.record import Record
+from paceline.measure.stats.intervals import ENOUGH, leaning
+from paceline.race.results.fields import Field
+from paceline.race.results.standing import Standing
+from paceline.race.results.wording import listed
+from paceline.run.run import Run
+
+
+def caveats(field: Field, workers: int) -> Iterator[str]:
+    """Notes about the contenders on so many workers, and about the baseline that they are compared with."""
+    base, here = field.baseline, field.at(workers)
+    seen = here if base is None or base in here else [base, *here]
+    yield from _no_scaling(base, here)
+    for standing in seen:
+        yield from _steps(standing)
+    yield from _not_judged(seen)
+    yield from _interrupted(seen)
+    yield from _drifting(seen)
+
+
+def _no_scaling(base: Standing | None, here: Sequence[Standing]) -> Iterator[str]:
+    if base is None or base.workers != 1:
+        return
+    if any(standing.first.unit == UPDATES for standing in here):
+        yield (
+            "no scaling: the script deals its own batches, and how many samples an update of a worker has is not "
+            "known; a rate is in updates of the whole job"
+        )
+        return
+    other = [
+        s for s in here if s.workers > 1 and {k for k in s.work if s.work[k] != base.work.get(k)} == {"batch_size"}
+    ]
+    if other:
+        sizes = " or ".join(sorted({standing.work["batch_size"] for standing in other}, key=int))
+        names = ", ".join(standing.label for standing in other)
+        yield f"no scaling of {names}: a worker has {sizes} samples per step there and {base.work['batch_size']} alone"
+
+
+def _steps(standing: Standing) -> Iterator[str]:
+    """Steps that drift, and steps that hold no whole number of periods."""
+    unsteady = sum(record.outcome == "unsteady" for record in standing.records)
+    if unsteady:
+        yield f"{unsteady} of {len(standing.records)} repeats of {standing.label} were unsteady"
+    period = _period(standing.first.run)
+    if any(is_uneven(record, period) for record in standing.records):
+        yield (
+            f"measured steps of {standing.label} hold no whole number of its periods of {period} steps: its rate has "
+            "too many exchanges in it or too few"
+        )
+
+
+def _period(run: Run) -> int:
+    """Steps after which a rule repeats itself; 1 for a rule that this version cannot make."""
+    try:
+        return period_of(run)
+    except PacelineError:
+        return 1
+
+
+def _not_judged(standings: Sequence[Standing]) -> Iterator[str]:
+    """Contenders with too few steps to tell whether they are steady, once for each reason."""
+    reasons: dict[str, dict[str, None]] = {}
+    for standing in standings:
+        for record in [one for one in standing.records if one.outcome == "not judged"][-1:]:
+            reasons.setdefault(_reason(record), {})[standing.label] = None
+    for why, labels in reasons.items():
+        yield f"whether {', '.join(labels)} {'are' if len(labels) > 1 else 'is'} steady was not judged: {why}"
+
+
+def _reason(record: Record) -> str:
+    return str(record.series.get("why") or "too few steps")
+
+
+def _interrupted(standings: Sequence[Standing]) -> Iterator[str]:
+    """Rounds whose cells ran in more than one sitting."""
+    sittings: dict[tuple[object, object], set[object]] = {}
+    for record in (record for standing in standings for record in standing.records):
+        if record.turn is not None:
+            name, number, sitting = record.turn
+            sittings.setdefault((name, number), set()).add(sitting)
+    torn = sorted({str(number) for (_, number), found in sittings.items() if len(found) > 1})
+    if torn:
+        yield (
+            f"round(s) {', '.join(torn)} were interrupted: runs before the interruption are not compared with runs "
+            "after it; race --retry runs the round again"
+        )
+
+
+def _drifting(standings: Sequence[Standing]) -> Iterator[str]:
+    names = [s.label for s in standings if len(s.rates) >= ENOUGH and leaning(s.rates)]
+    if names:
+        yield (
+            f"rates of {listed(names)} resemble the rate of the round before: their own intervals may be too narrow; "
+            "ratios compare within a round"
+        )

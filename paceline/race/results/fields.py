@@ -1,0 +1,186 @@
+"""Records sorted into fields: all contenders that answered the same question on the same machine.
+
+records  ->  field (setting, machine)  ->  standings (contender x workers), each with its fresh starts
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.measure.record.record import Record
+from paceline.measure.stats.intervals import Interval
+from paceline.race.results.heats import Heat, bases, heat_of, label_of, same_result_of
+from paceline.race.results.standing import (
+    CHANGES,
+    SAME,
+    Standing,
+    contender,
+    group,
+    name_of,
+    rate_of,
+    same_work,
+    setting,
+    spoken_setting,
+)
+from paceline.run.run import Run
+
+
+@dataclass(frozen=True)
+class Field:
+    """All contenders that answered the same question, with any number of workers. `run` has what they share."""
+
+    standings: tuple[Standing, ...]
+    run: Run
+    place: str = ""  # where it ran, if that is not the same for all
+
+    @property
+    def title(self) -> str:
+        return ", ".join(filter(None, (spoken_setting(self.run, self.unit), self.place)))
+
+    @property
+    def unit(self) -> str:
+        return self.standings[0].first.unit if self.standings else ""
+
+    @property
+    def worlds(self) -> list[int]:
+        return sorted({standing.workers for standing in self.standings})
+
+    def at(self, workers: int, group: str | None = None) -> list[Standing]:
+        return [s for s in self.standings if s.workers == workers and group in (None, s.group)]
+
+    def find(self, name: str, workers: int) -> Standing | None:
+        return next((s for s in self.at(workers) if s.name == name), None)
+
+    def reference(self, name: str, beside: Standing) -> Standing | None:
+        """limit or ddp with as many workers as `beside`; of several, the one most like it, then the plain one."""
+        found = [s for s in self.at(beside.workers) if s.reference == name]
+        mine = beside.first.run
+        return min(
+            found,
+            key=lambda s: (
+                s.kind != beside.kind,
+                s.first.run.nodes != mine.nodes,
+                s.first.run.comm != mine.comm,
+                s.name != name,
+            ),
+            default=None,
+        )
+
+    @property
+    def baseline(self) -> Standing | None:
+        """One worker: the plain loop, which a race always has as the limit; else all-reduce, which has no partner."""
+        alone = sorted(self.at(1), key=lambda s: (s.kind != "measured", s.reference != "limit", s.name != "allreduce"))
+        return alone[0] if alone else None
+
+    def speedup(self, standing: Standing) -> Interval | None:
+        """The ratio to one worker; None without such a run, or where its work differs or is not known."""
+        base = self.baseline
+        return standing.against(base) if base is not None and same_work(standing, base) else None
+
+
+def fields_of(records: Iterable[Record]) -> list[Field]:
+    """Records sorted into fields and standings; failed runs have no rate and are in none.
+
+    What a contender of a race changes is no other question: its whole heat is in one field. Races with the same base,
+    and plain runs of it, are in that field, too.
+    """
+    ended = [record for record in records if rate_of(record) is not None and record.verdict != "failed"]
+    ended.sort(key=lambda record: (record.time, record.id))
+    shared = bases(ended)
+    found: dict[Any, list[Record]] = {}
+    runs: dict[Any, Run] = {}
+    for record in ended:
+        heat = heat_of(record)
+        base = record if heat is None else shared[heat]
+        where = machine_of(record.environment, record.device)
+        asked = (setting(base.run, base.environment), record.unit, where)
+        found.setdefault(asked, []).append(record)
+        runs.setdefault(asked, base.run)
+    differing = _differing([where for _, _, where in found])
+    fields = [
+        Field(_standings(chosen), runs[asked], ", ".join(asked[2][k] for k in differing if asked[2][k]))
+        for asked, chosen in found.items()
+    ]
+    return sorted(fields, key=lambda field: -len(field.standings))
+
+
+def machine_of(environment: Mapping[str, Any], device: str) -> tuple[str, ...]:
+    """What a rate depends on beside the run: records of different machines or versions are not repeats."""
+    packages = environment.get("packages") or {}
+    return (
+        device,
+        str(environment.get("processor") or ""),
+        f"{environment.get('cores') or '?'} cores",
+        f"paceline {environment.get('paceline') or '?'}",
+        f"torch {packages.get('torch') or '?'}",
+    )
+
+
+def _differing(machines: Sequence[tuple[str, ...]]) -> list[int]:
+    return [k for k, values in enumerate(zip(*machines, strict=True)) if len(set(values)) > 1]
+
+
+def _standings(records: Sequence[Record]) -> tuple[Standing, ...]:
+    """Contenders by what they are; those that have a name in common are told apart."""
+    found: dict[Any, list[Record]] = {}
+    for record in records:
+        found.setdefault((record.workers, record.kind, *_is(record).items()), []).append(record)
+    named: dict[Any, list[list[Record]]] = {}
+    for alike in found.values():
+        for part in _by_label(alike):
+            named.setdefault((_called(part), part[0].workers, part[0].kind), []).append(part)
+    standings = []
+    for (name, workers, kind), parts in named.items():
+        for told, part in zip(_apart(name, parts), parts, strict=True):
+            standings.append(Standing(told, workers, kind, _group(part), tuple(part)))
+    return tuple(sorted(standings, key=lambda s: (s.workers, s.group != SAME, _place(s))))
+
+
+def _is(record: Record) -> dict[str, str]:
+    """What makes a contender another one, in words that can stand behind its name."""
+    run = record.run
+    shown = {f"with {key.replace('_', ' ')}": value for key, value in setting(run, record.environment)}
+    return {"as": contender(run), "on": run.nodes or "one node", **shown}
+
+
+def _by_label(records: Sequence[Record]) -> list[list[Record]]:
+    """Equal runs are one contender, however often they were raced, unless one race told two of them apart."""
+    labels: dict[Heat | None, set[str]] = {}
+    parts: dict[str, list[Record]] = {}
+    for record in records:
+        labels.setdefault(heat_of(record), set()).add(name_of(record))
+        parts.setdefault(name_of(record), []).append(record)
+    told_apart = any(len(names) > 1 for names in labels.values())
+    return list(parts.values()) if told_apart else [list(records)]
+
+
+def _called(records: Sequence[Record]) -> str:
+    """The label that all races have for it; without one, as people name it."""
+    labels = {label for record in records if (label := label_of(record))}
+    return labels.pop() if len(labels) == 1 else contender(records[0].run)
+
+
+def _apart(name: str, parts: Sequence[Sequence[Record]]) -> list[str]:
+    """The name with what differs between several contenders that have it."""
+    found = [_is(part[0]) for part in parts]
+    differing = [key for key in found[0] if len({each[key] for each in found}) > 1]
+    return [" ".join([name, *(f"{key} {each[key]}" for key in differing)]) for each in found]
+
+
+def _group(records: Sequence[Record]) -> str:
+    """The group by its race, else by its records; older records do not name it, and their run is composed."""
+    written = [*map(same_result_of, records), *(record.same_result for record in records)]
+    same = next((same for same in written if same is not None), None)
+    return group(records[0].run) if same is None else SAME if same else CHANGES
+
+
+def _place(standing: Standing) -> tuple[int, float]:
+    """References first, then the fastest first."""
+    order = {"limit": 0, "ddp": 1}.get(standing.reference or "", 2)
+    return order, -standing.rate.centre
+
+
+def failed(records: Sequence[Record]) -> list[Record]:
+    return [record for record in records if record.verdict == "failed" or rate_of(record) is None]

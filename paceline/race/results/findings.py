@@ -1,0 +1,92 @@
+"""Sentences below the headline of a verdict: ddp, the limit, scaling, waiting, and who changes convergence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from paceline.race.results.fields import Field
+from paceline.race.results.heats import ALONE
+from paceline.race.results.standing import CHANGES, Standing
+from paceline.race.results.wording import listed, times
+
+NOT_MEASURED = {"replayed": "compute was a timed wait", "forecast": "nothing was run"}
+
+
+def findings(field: Field, workers: int, order: Sequence[Standing]) -> Iterator[str]:
+    """Findings about the best contender, if there is one, then about those that change convergence."""
+    for best in order[:1]:
+        yield from _over_next(best, order[1:])
+        yield from _over_ddp(field, best, order[1:])
+        yield from _under_limit(field, best)
+        yield from _scaling(field, best)
+        yield from _waiting(best)
+    for standing in field.at(workers, CHANGES):
+        yield _change(standing, field.reference("ddp", standing) or next(iter(order), None))
+    yield from _kinds(field)
+
+
+def _over_next(best: Standing, rivals: Sequence[Standing]) -> Iterator[str]:
+    """Compare with the first contender that is surely slower, where another one ties."""
+    slower = [rival for rival in rivals if best.beats(rival)]
+    if slower and len(slower) < len(rivals):
+        yield f"{best.label} runs at {times(best.against(slower[0]), f'the rate of {slower[0].label}')}."
+
+
+def _over_ddp(field: Field, best: Standing, rivals: Sequence[Standing]) -> Iterator[str]:
+    """Compare with ddp, unless the headline or the sentence before does that."""
+    ddp = field.reference("ddp", best)
+    if ddp is None or ddp is best:
+        return
+    level = [rival for rival in rivals if not best.beats(rival)]
+    slower = [rival for rival in rivals if rival not in level]
+    if ddp not in (*level[:1], *slower[:1]):
+        yield f"{best.label} runs at {times(best.against(ddp), 'the rate of ddp')}."
+
+
+def _under_limit(field: Field, best: Standing) -> Iterator[str]:
+    limit = field.reference("limit", best)
+    if limit is not None:
+        yield f"{best.label} runs at {times(best.against(limit), 'the rate of the limit, which exchanges nothing')}."
+
+
+def _scaling(field: Field, best: Standing) -> Iterator[str]:
+    base, speedup = field.baseline, field.speedup(best)
+    if base is not None and speedup is not None and best.workers > 1:
+        alone = ALONE if base.label == ALONE else f"{ALONE} ({base.label})"
+        efficiency = 100 * speedup.centre / best.workers
+        yield f"{best.label} runs at {times(speedup, f'the rate of {alone}')}: {efficiency:.0f} % of ideal scaling."
+
+
+def _waiting(best: Standing) -> Iterator[str]:
+    parts = best.last.breakdown
+    if parts.get("exposed") is not None and parts.get("step") and not best.reference:  # DDP waits inside backward
+        yield f"{best.label} spends {100 * parts['exposed'] / parts['step']:.0f} % of a step waiting for other ranks."
+
+
+def _change(standing: Standing, beside: Standing | None) -> str:
+    """A rate with accuracy or loss beside it; never a winner."""
+    if beside is None or beside is standing:
+        return f"{standing.label} changes convergence: a rate alone says nothing."
+    rate = times(standing.against(beside), f"the rate of {beside.label}")
+    start = f"{standing.label} runs at {rate} but changes convergence:"
+    if standing.accuracy is not None and beside.accuracy is not None:
+        return f"{start} its accuracy is {_against(standing, standing.accuracy, beside, beside.accuracy, 4)}."
+    if standing.loss is None or beside.loss is None:
+        return f"{start} no winner without accuracy."
+    loss = _against(standing, standing.loss, beside, beside.loss, 3)
+    return f"{start} no winner without accuracy (training loss {loss})."
+
+
+def _against(standing: Standing, mine: float, beside: Standing, theirs: float, digits: int) -> str:
+    """Two figures of training, each with its number of updates where these differ."""
+    if standing.updates == beside.updates:
+        return f"{mine:.{digits}f} against {theirs:.{digits}f}"
+    after = f"after {standing.updates} updates"
+    return f"{mine:.{digits}f} {after} against {theirs:.{digits}f} after {beside.updates}"
+
+
+def _kinds(field: Field) -> Iterator[str]:
+    for kind, meaning in NOT_MEASURED.items():
+        names = dict.fromkeys(standing.name for standing in field.standings if standing.kind == kind)
+        if names:
+            yield f"Rates of {listed(list(names))} marked {kind} are not measured: {meaning}."

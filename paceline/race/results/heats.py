@@ -1,0 +1,52 @@
+"""What a race wrote into the records of its cells: whose they are, and in which heat.
+
+    heat        contenders are compared inside it: they answer one question, whatever each of them changes
+    base        the record of a heat whose settings are the race's own: a reference changes nothing but the strategy
+
+Records of plain runs and of older races say nothing of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from paceline.measure.record.record import Record
+from paceline.run.run import CHOSEN
+
+ALONE = "one worker"  # the label of the baseline
+
+Heat = tuple[str, str]
+
+
+def label_of(record: Record) -> str | None:
+    """What the contender was called in its race."""
+    label = record.race.get("label")
+    return label if isinstance(label, str) and label and heat_of(record) is not None else None
+
+
+def heat_of(record: Record) -> Heat | None:
+    """The race and the heat in it."""
+    name, heat = record.race.get("name"), record.race.get("heat")
+    return (name, heat) if isinstance(name, str) and isinstance(heat, str) else None
+
+
+def same_result_of(record: Record) -> bool | None:
+    """Whether the race decided that it ends where all-reduce on the race's base ends."""
+    same = record.race.get("same_result")
+    return same if isinstance(same, bool) else None
+
+
+def bases(records: Iterable[Record]) -> dict[Heat, Record]:
+    """The base of every heat; without a reference, the record that sets least."""
+    heats: dict[Heat, list[Record]] = {}
+    for record in records:
+        heat = heat_of(record)
+        if heat is not None:
+            heats.setdefault(heat, []).append(record)
+    return {heat: min(found, key=_changes) for heat, found in heats.items()}
+
+
+def _changes(record: Record) -> tuple[bool, int]:
+    run = record.run
+    changed = run.model_dump(exclude=set(CHOSEN), exclude_defaults=True)
+    return run.reference is None or label_of(record) not in (run.reference, ALONE), len(changed)

@@ -1,0 +1,234 @@
+"""A standing is one contender in one setting, with all its fresh starts.
+
+setting (model, batch, ...)  x  workers  x  contender  ->  rate with its interval
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean
+from typing import Any
+
+from paceline.errors import PacelineError
+from paceline.measure.record.record import Record
+from paceline.measure.same_result import has_same_result
+from paceline.measure.stats.intervals import ENOUGH, Interval, mean_interval, ratio_interval
+from paceline.measure.stats.ratios import unpaired_ratio
+from paceline.race.results.heats import label_of
+from paceline.race.results.learning import accuracy_of, updates_of
+from paceline.run.compose.compose import axes_of
+from paceline.run.fields import Kind
+from paceline.run.run import AXES, Run, fields
+
+# What does not change the question that a run answers.
+_ASIDE = {*fields(Kind.STRATEGY, Kind.AXIS, Kind.SIZE, Kind.PLACE, Kind.LENGTH)} - {"profile"}
+_SHOWN = {"threads", "model", "image_size", "sequence_length", "batch_size", "global_batch", "accumulate"}
+_PLACE = {"lab", "profile"}  # what does not change the work of a worker
+UPDATES = "step"  # the unit of a script whose samples nobody counts
+KINDS = ("measured", "replayed", "forecast")  # what says most first
+SAME, CHANGES = "same result as all-reduce", "changes convergence"
+
+
+def contender(run: Run) -> str:
+    """The strategy as people name it, with the axes that were given beside it."""
+    given = [str(getattr(run, axis)) for axis in AXES if getattr(run, axis) is not None]
+    words = ([run.strategy] if run.strategy else []) + given
+    name = " + ".join(words) or "allreduce"
+    return name if run.comm == "auto" else f"{name} over {run.comm}"
+
+
+def name_of(record: Record) -> str:
+    """The contender as its race calls it, or as people name it."""
+    return label_of(record) or contender(record.run)
+
+
+def group(run: Run) -> str:
+    """The group of a run whose record does not say whether it ends where all-reduce ends."""
+    return SAME if has_same_result(run) else CHANGES
+
+
+def setting(run: Run, environment: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """Everything that contenders of one race have in common; threads of a worker as they come out where it ran."""
+    values = {k: v for k, v in run.model_dump().items() if k not in _ASIDE}
+    values["batch_size"], values["global_batch"] = run.per_worker, None
+    values["threads"] = run.threads or _threads(environment, run.workers)
+    return tuple(sorted((key, str(value)) for key, value in values.items()))
+
+
+def _threads(environment: Mapping[str, Any], workers: int) -> int:
+    """Of one worker that was not told how many: those of its environment, or its share of the cores."""
+    told = str((environment.get("variables") or {}).get("OMP_NUM_THREADS", ""))
+    return int(told) if told.isdigit() else max(1, int(environment.get("cores") or 1) // max(1, workers))
+
+
+def spoken_setting(run: Run, unit: str = "") -> str:
+    """The setting in words, as short as it can be; a script that deals its own batches is counted in steps."""
+    parts = [run.model]
+    if run.image_size:
+        parts.append(f"{run.image_size} x {run.image_size}")
+    if run.sequence_length:
+        parts.append(f"{run.sequence_length} tokens")
+    if unit != UPDATES:
+        parts.append(f"batch {run.per_worker} per worker")
+    if run.accumulate > 1:
+        parts.append(f"{run.accumulate} backwards per update")
+    rest = run.model_dump(exclude=_ASIDE | _SHOWN, exclude_defaults=True)
+    return ", ".join(parts + [f"{k.replace('_', ' ')} {v}" for k, v in rest.items()])
+
+
+def rate_of(record: Record) -> float | None:
+    """Samples per second of the whole job, or None of a run that failed."""
+    total = record.rate.get("total") or {}
+    value = total.get("mean", total.get("median"))
+    return float(value) if value else None
+
+
+def inside(record: Record) -> list[float]:
+    """The rate of every repeat inside one set of processes."""
+    total = record.rate.get("total") or {}
+    values = total.get("repeats") or []
+    return [float(value) for value in values if value]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What one contender showed with one number of workers; `records` are fresh starts, oldest first."""
+
+    name: str
+    workers: int
+    kind: str
+    group: str
+    records: tuple[Record, ...]
+
+    @property
+    def first(self) -> Record:
+        return self.records[0]
+
+    @property
+    def last(self) -> Record:
+        return self.records[-1]
+
+    @property
+    def label(self) -> str:
+        """Its name; what was not measured always says so."""
+        return self.name if self.kind == "measured" else f"{self.name} ({self.kind})"
+
+    @property
+    def reference(self) -> str | None:
+        """limit or ddp, whatever stands beside it in its name."""
+        return self.first.run.reference
+
+    @property
+    def topology(self) -> Any:
+        """The topology that its ranks mix over; None without one, or if this version cannot compose the run."""
+        run = self.first.run
+        try:
+            return None if run.reference else axes_of(run).topology
+        except PacelineError:
+            return None
+
+    @cached_property
+    def rates(self) -> list[float]:
+        return [rate for record in self.records if (rate := rate_of(record)) is not None]
+
+    @cached_property
+    def rate(self) -> Interval:
+        """Over fresh starts; of a single start, over what is inside it."""
+        if len(self.rates) > 1:
+            return mean_interval(self.rates)
+        total = self.first.rate["total"]
+        return Interval(self.rates[0], total.get("low"), total.get("high"), total.get("confidence", 0.95))
+
+    @property
+    def over(self) -> str:
+        """What the interval is over."""
+        count, steps = len(self.rates), self.first.rate["total"].get("steps")
+        if count > 1:
+            return f"{count} fresh starts"
+        return f"{steps} steps of one start" if steps else f"{len(inside(self.first)) or 1} repeats of one start"
+
+    @cached_property
+    def _turns(self) -> dict[Any, float]:
+        found = ((record.turn, rate_of(record)) for record in self.records)
+        return {turn: rate for turn, rate in found if turn is not None and rate is not None}
+
+    @cached_property
+    def races(self) -> Counter[str]:
+        """In how many rounds of each race it ran."""
+        return Counter(turn[0] for turn in self._turns)
+
+    def round_ratio(self, other: Standing) -> Interval | None:
+        """The ratio over the rounds that both ran in; None where there is none."""
+        pairs = self.paired(other)
+        return ratio_interval(*map(list, zip(*pairs, strict=True))) if pairs else None
+
+    def paired(self, other: Standing) -> list[tuple[float, float]]:
+        """Rates of the rounds of a race that both have: they met the same slow minutes."""
+        mine, theirs = self._turns, other._turns
+        return [(mine[turn], theirs[turn]) for turn in mine if turn in theirs]
+
+    def against(self, other: Standing) -> Interval:
+        """The ratio of rates; round by round where both ran in the same rounds of a race."""
+        pairs = self._together(other)
+        if pairs:
+            return ratio_interval(*map(list, zip(*pairs, strict=True)))
+        return unpaired_ratio(self.samples, other.samples)
+
+    def _together(self, other: Standing) -> list[tuple[float, float]]:
+        """Rounds that both have, if a ratio is to be of these: a single one only where one side has no other start."""
+        pairs, starts = self.paired(other), (len(self.rates), len(other.rates))
+        return pairs if len(pairs) > 1 or (min(starts) == 1 < max(starts)) else []
+
+    def starts_against(self, other: Standing) -> int:
+        """How many fresh starts of each are behind that ratio."""
+        return len(self._together(other)) or min(len(self.rates), len(other.rates))
+
+    def beats(self, other: Standing) -> bool:
+        """Surely faster, with enough starts to say so."""
+        low = self.against(other).low
+        return low is not None and low > 1 and self.starts_against(other) >= ENOUGH
+
+    @property
+    def samples(self) -> list[float]:
+        return self.rates if len(self.rates) > 1 else inside(self.first) or self.rates
+
+    @cached_property
+    def accuracy(self) -> float | None:
+        """On the test part of the source at the end, the mean over the fresh starts that trained longest."""
+        longest = [record for record in self.records if updates_of(record) == self.updates]
+        ends = [found[-1] for record in longest if (found := accuracy_of(record))]
+        return fmean(ends) if ends else None
+
+    @cached_property
+    def loss(self) -> float | None:
+        """The mean over fresh starts of the last three training losses."""
+        ends = [fmean(record.loss[-3:]) for record in self.records if record.loss]
+        return fmean(ends) if ends else None
+
+    @property
+    def updates(self) -> int:
+        """Of one start: what its accuracy was reached with."""
+        return max(map(updates_of, self.records), default=0)
+
+    @cached_property
+    def work(self) -> dict[str, str]:
+        """What one worker has to do."""
+        return {k: v for k, v in setting(self.first.run, self.first.environment) if k not in _PLACE}
+
+
+def same_work(standing: Standing, alone: Standing) -> bool:
+    """Whether a worker does what one worker alone does; not known where a script deals its own batches."""
+    return UPDATES not in (standing.first.unit, alone.first.unit) and standing.work == alone.work
+
+
+PARTS = ("data", "forward", "backward", "exposed", "update", "other")  # of a step, as reports show them
+
+
+def mean_parts(standing: Standing) -> dict[str, float]:
+    """Seconds of each part, over all starts that told them."""
+    told = [record.breakdown for record in standing.records if record.breakdown.get("step")]
+    names = (*PARTS, "step")
+    return {name: sum(parts.get(name, 0.0) for parts in told) / len(told) for name in names} if told else {}

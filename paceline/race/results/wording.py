@@ -1,0 +1,50 @@
+"""Ratios, counts and lists of names as sentences show them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from paceline.measure.stats.intervals import Interval
+
+
+class Workers(int):
+    """A number of workers that prints as "1 worker" or "2 workers"."""
+
+    def __str__(self) -> str:
+        return f"{int(self)} worker{'s' * (self != 1)}"
+
+    def __format__(self, spec: str) -> str:
+        return format(str(self), spec)
+
+
+def percent(ratio: Interval) -> str:
+    """The gain over 1, with a decimal where it would round to nothing."""
+    gain = 100 * (ratio.centre - 1)
+    return f"{gain:.0f} %" if gain >= 1.5 else f"{gain:.1f} %"
+
+
+def interval(ratio: Interval) -> str:
+    """A ratio with its interval: 1.06x, 95 % interval 0.86 to 1.32; with a third decimal close to 1."""
+    digits = 3 if abs(ratio.centre - 1) < 0.015 else 2
+    centre = f"{ratio.centre:.{digits}f}x"
+    if ratio.low is None or ratio.high is None:
+        return f"{centre}, without an interval"
+    return f"{centre}, {100 * ratio.confidence:.0f} % interval {ratio.low:.{digits}f} to {ratio.high:.{digits}f}"
+
+
+def times(ratio: Interval, what: str) -> str:
+    """A ratio as a share of another rate: 1.06x the rate of ddp (95 % interval 0.86 to 1.32)."""
+    centre, _, rest = interval(ratio).partition(", ")
+    return f"{centre} {what} ({rest})"
+
+
+def share(ratio: Interval) -> str:
+    """A ratio in percent, its interval in brackets."""
+    if ratio.low is None or ratio.high is None:
+        return f"{100 * ratio.centre:.0f} %"
+    return f"{100 * ratio.centre:.0f} % [{100 * ratio.low:.0f}, {100 * ratio.high:.0f}]"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names with commas and an "and" before the last."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))

@@ -1,0 +1,205 @@
+"""Launch or measure any script on several workers: `paceline run -np 4 -- python my_train.py`.
+
+Each rank of a measured script writes `steps-K.json` to the job's folder, with the times of its updates.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from paceline.cluster.environment import capture
+from paceline.cluster.job_folder import job_folder
+from paceline.cluster.launchers.local import Local
+from paceline.errors import Refused, WrongCommand
+from paceline.measure.measure import UPDATES, OnLine, make_record, period_of
+from paceline.measure.meter import PARTS
+from paceline.measure.places import places_of
+from paceline.measure.record.rank_report import RankReport, read_report
+from paceline.measure.record.record import Record
+from paceline.race.contenders import contenders_of
+from paceline.race.suite import Suite
+from paceline.run.compose.compose import servers_of
+from paceline.run.run import CHOSEN, TO_LAUNCHER, TO_SCRIPTS, Run, flag_of
+
+TAKEN = (*TO_SCRIPTS, *TO_LAUNCHER)
+BLOCKS = 5  # blocks of updates in one start, each with its own rate
+
+
+def launch(
+    argv: Sequence[str],
+    *,
+    run: Run,
+    choices: Mapping[str, Any],
+    servers: int = 0,
+    on_line: OnLine | None = None,
+) -> None:
+    """Start the script on every worker and pass the options of the command line on to `join` and `wrap`."""
+    with job_folder() as folder:
+        _start(argv, folder, run, choices=choices, servers=servers, on_line=on_line)
+
+
+def _start(
+    argv: Sequence[str],
+    folder: Path,
+    run: Run,
+    *,
+    choices: Mapping[str, Any],
+    servers: int,
+    on_line: OnLine | None,
+    measured: bool = False,
+) -> None:
+    if shutil.which(argv[0]) is None:
+        raise WrongCommand(f"{argv[0]!r} cannot be started", why="there is no such program", remedy="-- python SCRIPT")
+    environ = {**os.environ, "PACELINE_CHOICES": json.dumps(dict(choices))}
+    if measured:
+        environ["PACELINE_MEASURE"] = "1"
+    if run.threads:
+        environ["OMP_NUM_THREADS"] = str(run.threads)
+    with (
+        places_of(run) as places,
+        Local().start(
+            argv,
+            workers=run.workers,
+            servers=servers,
+            folder=folder,
+            environ=environ,
+            prefix=run.workers > 1,
+            on_line=on_line,
+            place=places.place,
+        ) as job,
+    ):
+        job.wait()
+
+
+def script_suite(suite: Suite, argv: Sequence[str]) -> Suite:
+    """Return the suite for a race of a script: one heat per number of workers, with the script's model and batch."""
+    if shutil.which(argv[0]) is None:
+        raise WrongCommand(f"{argv[0]!r} cannot be started", why="there is no such program", remedy="-- python SCRIPT")
+    _refuse_foreign(suite.contenders)
+    common = {name: value for name, value in suite.common.items() if name in TAKEN}
+    values = suite.model_dump(exclude_unset=True, exclude={"published"})  # published figures belong to another model
+    # Any listed model will do: it is not built, and the record names the script instead.
+    return Suite.model_validate({**values, "models": ["mlp"], "batch_sizes": [1], "run": common})
+
+
+def left_out(suite: Suite) -> list[str]:
+    """Return the settings of a suite that have no effect because the script decides them."""
+    ignored = [name for name in ("models", "batch_sizes") if name in suite.model_fields_set]
+    return [*ignored, *(f"run.{name}" for name in suite.common if name not in TAKEN)]
+
+
+def _refuse_foreign(contenders: Sequence[str]) -> None:
+    """Raise for settings that do not reach a script, because the record would name them without effect."""
+    problems = [
+        str(
+            WrongCommand(
+                f"contender {contender.label}: {name}={value} with a script",
+                why=f"the script sets its {name.replace('_', ' ')} itself",
+                remedy=f"leave it out, or race a script that sets it; a contender takes {', '.join(TAKEN)}",
+            )
+        )
+        for contender in contenders_of(contenders)
+        for name, value in contender.choices
+        if name not in TAKEN
+    ]
+    if problems:
+        raise Refused(problems)
+
+
+def _settings_of(run: Run, names: Sequence[str]) -> dict[str, Any]:
+    return {name: value for name in names if (value := getattr(run, name)) != Run.model_fields[name].default}
+
+
+def command_of(argv: Sequence[str], run: Run) -> str:
+    """Return the command of a race that starts the script with the settings of a run again."""
+    axes = _settings_of(run, CHOSEN)
+    parts = [run.strategy] if run.strategy else []
+    parts += [f"{name}={value}" for name, value in axes.items() if name != "strategy"]
+    # A contender without axes runs the script's own strategy.
+    contender = ",".join(parts) or f"comm={run.comm}"
+    words = ["paceline", "race", "-np", str(run.workers)]
+    words += [] if run.reference and run.workers == 1 else ["--contender", contender]
+    for name, value in _settings_of(run, [name for name in TAKEN if name not in CHOSEN]).items():
+        words += [flag_of(name), str(value)]
+    return shlex.join([*words, "--", *argv])
+
+
+def run_of(argv: Sequence[str], run: Run, batch: int | None = None) -> Run:
+    """Return the run for the record, with the script's command in place of the model."""
+    return run.with_(model=shlex.join(argv), batch_size=batch)
+
+
+def script_of(record: Record) -> list[str]:
+    """Return the script of a record, or nothing if the record is not of a script."""
+    try:
+        words = shlex.split(record.text)
+    except ValueError:
+        return []
+    return words[words.index("--") + 1 :] if "--" in words else []
+
+
+def measure_script(argv: Sequence[str], run: Run) -> tuple[Record, list[list[Any]]]:
+    """Start a script once with the settings of a run; return its record and events."""
+    with job_folder() as folder:
+        _start(
+            argv,
+            folder,
+            run,
+            servers=servers_of(run),
+            choices=_settings_of(run, TO_SCRIPTS),
+            on_line=lambda *_: None,
+            measured=True,
+        )
+        ranks = [_seen(folder, rank, argv) for rank in range(run.workers)]
+    count = min(len(rank.steps) for rank in ranks)
+    ranks = [_in_blocks(rank, count, period_of(run)) for rank in ranks]
+    fields = {"run": run_of(argv, run, ranks[0].batch or None), "text": command_of(argv, run)}
+    return make_record(run, [], ranks).model_copy(update=fields), [[] for _ in ranks]
+
+
+def _seen(folder: Path, rank: int, argv: Sequence[str]) -> RankReport:
+    try:
+        return read_report(folder / f"steps-{rank}.json")
+    except OSError:
+        raise WrongCommand(
+            f"{shlex.join(argv)} measured nothing",
+            why=f"rank {rank} left no times: it has not called pace.step(), or ended without an orderly exit",
+            remedy="pace = paceline.wrap(model, optimizer), and pace.step() in the loop",
+        ) from None
+
+
+def _in_blocks(rank: RankReport, count: int, period: int = 1) -> RankReport:
+    """Split the updates of a loop into warm-up and blocks of equal length."""
+    warm = min(5, count // 3)
+    blocks, length = _cut(count - warm, period)
+    stop = warm + blocks * length
+    steps = rank.steps[warm:stop]
+    parts = {name: rank.parts.get(name, [0.0] * stop)[warm:stop] for name in PARTS}
+    seconds = [sum(steps[k * length : (k + 1) * length]) for k in range(blocks)]
+    return replace(
+        rank,
+        environment=capture(),
+        warmup=rank.steps[:warm],
+        steps=steps,
+        seconds=seconds,
+        parts=parts,
+        samples=(rank.batch or 1) * length,
+        unit="sample" if rank.batch else UPDATES,
+    )
+
+
+def _cut(count: int, period: int) -> tuple[int, int]:
+    """Return the number of blocks and their length, in whole periods of a rule."""
+    periods = count // period
+    if period == 1 or not periods:
+        blocks = max(1, min(BLOCKS, count // 2))
+        return blocks, count // blocks
+    blocks = max(range(min(2, periods), min(BLOCKS, periods) + 1), key=lambda n: (n * (periods // n), n))
+    return blocks, periods // blocks * period

@@ -1,0 +1,30 @@
+"""A report out of records: chosen, their events read, written as one page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from paceline.errors import WrongCommand
+from paceline.measure.record.store import EventFiles, Skipped, Stored, choose
+
+TITLE = "paceline report"
+
+
+def gather(texts: Sequence[str], runs: Path) -> tuple[list[Stored], list[Skipped]]:
+    """The records that folders, files and ids name; all of `runs` if none is named."""
+    found, skipped = choose(texts, runs)
+    if not found:
+        place = ", ".join(texts) or str(runs)
+        raise WrongCommand(f"there is no record in {place}", why="a report is made of records", remedy="paceline race")
+    return found, skipped
+
+
+def report(
+    stored: Sequence[Stored], path: Path, *, title: str, skipped: Sequence[Skipped] = (), charts: Path | None = None
+) -> Path:
+    from paceline.report.page import write_report
+
+    problems = list(skipped)
+    records = [entry.record for entry in stored]
+    return write_report(records, path, title, events=EventFiles(stored, problems), skipped=problems, charts=charts)

@@ -1,0 +1,42 @@
+"""The members of a run, one for each axis, and the value that composing a run gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from paceline.protocols import Compressor, Costed, Membership, Rule, Schedule, Topology
+from paceline.run.run import Run
+
+
+@dataclass(frozen=True)
+class Axes:
+    """The members that a run names; `topology` is that of its exchange."""
+
+    rule: Rule
+    exchange: Costed
+    schedule: Schedule
+    compressor: Compressor
+    membership: Membership
+    topology: Topology | None = None
+
+    @property
+    def same_result(self) -> bool:
+        """Whether training ends where all-reduce ends, up to rounding."""
+        return self.rule.same_result and self.exchange.consensus and self.compressor.loss != "lossy"
+
+
+@dataclass(frozen=True)
+class Composed:
+    """A sound run with its members and the notes about them; a reference has no members.
+
+    Whoever carries a run out is handed this value, so that a run is checked once.
+    """
+
+    run: Run
+    axes: Axes | None
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def servers(self) -> int:
+        """Processes that the run needs beside its workers."""
+        return 0 if self.axes is None else self.axes.exchange.servers

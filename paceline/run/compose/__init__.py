@@ -1,0 +1,1 @@
+"""Which combinations run, which are refused, and why."""

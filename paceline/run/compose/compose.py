@@ -1,0 +1,180 @@
+"""From a run to its members, with notes or with every refusal: flags.py judges flags, matching.py and compression.py
+which members go together.
+
+A refusal says what, why and what to try. All problems are reported at once; nothing falls back silently.
+`compose(run)` is called before any worker starts and loads no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+
+from paceline.cluster.lab.lab import read_lab
+from paceline.cluster.machine import Machine, machine
+from paceline.comm import MENU as COMMS
+from paceline.errors import PacelineError, Refused, WrongCommand
+from paceline.menu.grammar import parse
+from paceline.protocols import Costed
+from paceline.run.axes import Axes, Composed
+from paceline.run.compose import compression, matching
+from paceline.run.compose.flags import CHECKS, nodes
+from paceline.run.fields import RANKS
+from paceline.run.run import Run
+from paceline.run.strategies import find
+from paceline.strategy import compressors, exchanges, memberships, rules, schedules, topologies
+from paceline.types import Cluster
+from paceline.workload import models, sources
+from paceline.workload.computes import MENU as COMPUTE
+
+MENUS = {
+    "rule": rules.MENU,
+    "exchange": exchanges.MENU,
+    "schedule": schedules.MENU,
+    "compressor": compressors.MENU,
+    "membership": memberships.MENU,
+}
+OWN = ("model", "optimizer")  # what a script brings itself: nobody knows it before it is wrapped
+
+
+def axes_of(run: Run, cluster: Cluster | None = None) -> Axes:
+    """The members that a run names: its strategy's, each replaced by an axis that is given.
+
+    `cluster` is where ranks really are; without it, where the run says.
+    """
+    strategy = find(run.strategy or "allreduce")
+    if strategy.across and not list(nodes(run, Machine())) and (cluster or run.cluster).count > 1:
+        strategy = replace(strategy, exchange=strategy.across)
+    members = {}
+    for axis, menu in MENUS.items():
+        given = getattr(run, axis)
+        members[axis] = menu.make(given if given is not None else getattr(strategy, axis))
+    if run.topology is not None and members["exchange"].takes_topology:
+        members["exchange"] = members["exchange"].with_topology(topologies.MENU.make(run.topology))
+    return Axes(**members, topology=members["exchange"].topology)
+
+
+def servers_of(run: Run) -> int:
+    """Processes that a sound run needs beside its workers."""
+    return 0 if run.reference else axes_of(run).exchange.servers
+
+
+def compose(
+    run: Run, machine: Machine | None = None, cluster: Cluster | None = None, *, unknown: Collection[str] = ()
+) -> Composed:
+    """The members of a sound run and the notes about them. Raises Refused with every problem.
+
+    `cluster` is where ranks really are, once they have joined; before, it is where the run says. Fields in `unknown`
+    hold a default because their value is not known yet: no compressor is judged by them.
+    """
+    machine = machine or Machine()
+    axes, problems = _members(run, cluster)
+    known = not problems
+    problems += [str(problem) for check in CHECKS for problem in check(run, machine)]
+    if axes is not None:
+        problems += [str(problem) for problem in _topology_is_used(run, axes.exchange)]
+    if axes is not None and known:
+        checks = (*matching.AXES_CHECKS, *compression.AXES_CHECKS)
+        problems += [str(problem) for check in checks for problem in check(axes)]
+        if run.workers <= RANKS:  # otherwise refused above, before anything is listed by rank
+            problems += [str(problem) for problem in _fits(run, axes, cluster, unknown)]
+        problems += [str(problem) for problem in compression.packs_on_cpus(axes, machine.gpus)]
+    if problems:
+        raise Refused(problems)
+    if axes is None:
+        return Composed(run, None)
+    notes = tuple(_notes(run, axes, machine, cluster or run.cluster))
+    return Composed(run, replace(axes, compressor=compression.for_precision(run, axes.compressor)), notes)
+
+
+def _members(run: Run, cluster: Cluster | None) -> tuple[Axes | None, list[str]]:
+    """The members of a run, and every word of it that no menu has."""
+    axes, problems = None, []
+    try:
+        axes = None if run.reference else axes_of(run, cluster)
+    except WrongCommand as problem:
+        problems.append(str(problem))
+    try:
+        _other_words(run)
+    except WrongCommand as problem:
+        problems.append(str(problem))
+    return axes, problems
+
+
+def check_words(run: Run) -> None:
+    """Refuse a word that no menu has, whatever stands beside it."""
+    if not run.reference:
+        axes_of(run)
+    _other_words(run)
+
+
+def _other_words(run: Run) -> None:
+    """Words whose members are built by the workers: only their spelling is checked here."""
+    if run.comm != "auto":
+        COMMS.check(run.comm)
+    if run.lab is not None:
+        read_lab(run.lab)
+    sources.MENU.make(run.source)
+    COMPUTE.make(run.compute)
+    parse(run.optimizer)
+    model = parse(run.model).word
+    if ":" not in model:
+        models.MENU.check(model)
+
+
+def _topology_is_used(run: Run, exchange: Costed) -> Iterator[PacelineError]:
+    """Refuse a topology that the exchange does not take, or has already."""
+    if run.topology is None:
+        return
+    if run.exchange is not None and parse(run.exchange).called and exchange.takes_topology:
+        yield WrongCommand(
+            f"--topology {run.topology} beside --exchange {run.exchange}",
+            why="both name a topology",
+            remedy=f"--exchange '{exchange.name}({run.topology})'",
+        )
+    if not exchange.takes_topology:
+        levels = exchange.topology is not None
+        yield WrongCommand(
+            f"--topology {run.topology} with exchange {exchange}",
+            why="its topology stands inside" if levels else f"{exchange} mixes with no neighbors",
+            remedy=f"--exchange 'hierarchical(neighbor({run.topology}))'" if levels else "leave --topology out",
+        )
+
+
+def _fits(run: Run, axes: Axes, cluster: Cluster | None, unknown: Collection[str]) -> Iterator[PacelineError]:
+    """What depends on the number of ranks; asked only where that number makes sense."""
+    if run.workers < 1 or list(nodes(run, Machine())):
+        return
+    cluster = cluster or run.cluster
+    try:
+        axes.exchange.check(cluster)
+    except WrongCommand as problem:
+        yield problem
+        return
+    known = [check for check, field in compression.RUN_CHECKS.items() if field not in unknown]
+    for check in matching.RUN_CHECKS:
+        yield from check(run, axes)
+    yield from matching.sound_weights(axes, cluster)
+    for check in known:
+        yield from check(run, axes)
+
+
+def _notes(run: Run, axes: Axes, machine: Machine, cluster: Cluster) -> Iterator[str]:
+    note = None if axes.topology is None else axes.topology.note(matching.mixers(axes, cluster), cluster.count)
+    if note:
+        yield note
+    if not axes.rule.same_result:
+        yield f"rule {axes.rule} changes convergence: compare accuracy, not only speed"
+    if axes.exchange.asynchronous:
+        yield f"{axes.exchange.name} takes what has arrived: no two runs are the same"
+    yield from compression.notes(axes)
+    yield from compression.rounded_sums(run, axes, machine.gpus)
+    if axes.schedule.crosses_step and not axes.schedule.decouples:
+        yield f"schedule {axes.schedule} follows the order of rank 0"
+    if run.precision == "fp16" and not run.clip_norm:
+        yield "fp16 scales the loss; a step whose gradient overflows is skipped on all ranks"
+
+
+def check(run: Run, *, unknown: Collection[str] = ()) -> Composed:
+    """Refuse a run that cannot be carried out on this machine, before anything starts."""
+    return compose(run, machine(), unknown=unknown)

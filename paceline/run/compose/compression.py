@@ -1,0 +1,135 @@
+"""Which compressors go with what: the refusals and notes that compose.py asks for, from traits alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from paceline.errors import PacelineError, WrongCommand
+from paceline.menu.grammar import parse
+from paceline.protocols import Compressor
+from paceline.run.axes import Axes
+from paceline.run.run import Run
+from paceline.workload.layouts import layout_of
+
+
+def contractive_feedback(axes: Axes) -> Iterator[PacelineError]:
+    """Feedback needs a contractive inner compressor."""
+    inner = axes.compressor.wrapped
+    if inner is None or (inner.loss == "lossy" and (inner.contractive or inner.shrinks)):
+        return
+    if inner.remembers:
+        why, remedy = f"{inner} keeps what it does not send by itself", f"--compress '{inner}'"
+    elif inner.loss != "lossy":
+        why, remedy = f"{inner} drops nothing that feedback could see", f"--compress '{inner}'"
+    else:
+        why = f"{inner} is not contractive: what it does not send would grow without bound"
+        remedy = "--compress 'feedback(efsign)'"
+    yield WrongCommand(f"compressor {axes.compressor}", why=why, remedy=remedy)
+
+
+def carried_payloads(axes: Axes) -> Iterator[PacelineError]:
+    """Only an exchange that gathers carries what cannot be summed."""
+    if not axes.compressor.summable and not axes.exchange.gathers:
+        yield WrongCommand(
+            f"compressor {axes.compressor} over exchange {axes.exchange}",
+            why="its payloads cannot be summed on the way, and this exchange only sums",
+            remedy="--exchange allreduce, or --compress 'feedback(powersgd(rank=2))'",
+        )
+
+
+def whole_tensors(axes: Axes) -> Iterator[PacelineError]:
+    """A compressor that needs whole tensors on a schedule that cuts through them."""
+    if axes.compressor.aligned and axes.schedule.cuts_tensors:
+        yield WrongCommand(
+            f"compressor {axes.compressor} with schedule {axes.schedule}",
+            why="it needs whole tensors, and this schedule cuts through them",
+            remedy="--schedule fusion",
+        )
+
+
+def one_momentum(run: Run, axes: Axes) -> Iterator[PacelineError]:
+    """A compressor that takes over momentum, beside an optimizer that has its own."""
+    if axes.compressor.takes_momentum and has_momentum(run.optimizer):
+        yield WrongCommand(
+            f"compressor {axes.compressor} with optimizer {run.optimizer}",
+            why="both would apply momentum; the compressor takes it over",
+            remedy="--optimizer 'sgd(lr=0.01)', or without momentum in your own loop",
+        )
+
+
+def has_momentum(optimizer: str) -> bool:
+    """Whether an optimizer as written keeps a mean of past gradients."""
+    spec = parse(optimizer)
+    given = dict(spec.kwargs)
+    if spec.word.lower() == "sgd" and len(spec.args) > 1:
+        given.setdefault("momentum", spec.args[1])
+    written = str(given.get("momentum", "0"))
+    return spec.word.lower() in _WITH_MEANS or written.strip("0.") != ""
+
+
+_WITH_MEANS = ("adam", "adamw", "adamax", "nadam", "radam", "sparseadam", "muon")
+
+
+def finite_payloads(run: Run, axes: Axes) -> Iterator[PacelineError]:
+    """Loss scaling looks for infinity in the mean gradient; a lossy payload cannot carry it there."""
+    if run.precision == "fp16" and axes.compressor.loss == "lossy":
+        yield WrongCommand(
+            f"--precision fp16 with compressor {axes.compressor}",
+            why="a scaled gradient may overflow, and infinity cannot be packed",
+            remedy="--precision bf16",
+        )
+
+
+def matrices_have_that_rank(run: Run, axes: Axes) -> Iterator[PacelineError]:
+    """A rank above every matrix of a listed model; others are looked at when they are wrapped."""
+    slots = layout_of(run.model) if run.classes is None else None
+    try:
+        axes.compressor.check(slots or ())
+    except WrongCommand as problem:
+        yield problem
+
+
+def packs_on_cpus(axes: Axes, gpus: int) -> Iterator[PacelineError]:
+    """Lossy compressors pack with the CPU; gradients of a GPU would have to come over first."""
+    if gpus and axes.compressor.loss == "lossy":
+        yield WrongCommand(
+            f"compressor {axes.compressor} on GPUs",
+            why="it is written for tensors in the memory of the CPU",
+            remedy="--compress 'cast(bf16)', or CUDA_VISIBLE_DEVICES= to train on CPUs",
+        )
+
+
+AXES_CHECKS = (contractive_feedback, carried_payloads, whole_tensors)
+# Each with the field of a run that it looks at.
+RUN_CHECKS: dict[Callable[[Run, Axes], Iterator[PacelineError]], str] = {
+    one_momentum: "optimizer",
+    finite_payloads: "precision",
+    matrices_have_that_rank: "model",
+}
+
+
+def for_precision(run: Run, compressor: Compressor) -> Compressor:
+    """The compressor itself; with fp16, whose loss is scaled, one that lets infinity through."""
+    return compressor.scaled() if run.precision == "fp16" else compressor
+
+
+def rounded_sums(run: Run, axes: Axes, gpus: int) -> Iterator[str]:
+    """Libraries that add by themselves add in the dtype that travels; everything else here adds in float32."""
+    backend = "nccl" if gpus or run.comm == "nccl" else "gloo" if run.comm == "gloo" or run.lab else ""
+    if backend and axes.exchange.one_sum and axes.compressor.loss == "rounding" and run.workers > 2:
+        yield f"{backend} adds what {axes.compressor} rounded in half precision: a sum is rounded again at every hop"
+
+
+def notes(axes: Axes) -> Iterator[str]:
+    compressor = axes.compressor
+    if not compressor.summable:
+        way = "is merged pair by pair" if compressor.merges else "travels as all-gather"
+        yield f"{compressor} {way}: it cannot be summed"
+    if compressor.loss == "lossy":
+        yield f"{compressor} changes convergence: compare accuracy, not only speed"
+    if compressor.biased and compressor.loss == "lossy":
+        yield f"{compressor} is biased and has no feedback: it may converge to another point"
+    if compressor.varies:
+        yield f"{compressor} {compressor.varies}"
+    if compressor.loss == "rounding":
+        yield f"{compressor} rounds what travels before it is combined"

@@ -1,0 +1,214 @@
+"""What a run may not ask for, whatever its members: the part of compose.py that looks at flags one by one."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from paceline.cluster.machine import Machine
+from paceline.errors import BadMember, PacelineError, UnknownName, WrongCommand, short
+from paceline.menu.grammar import parse
+from paceline.run.fields import THREADS
+from paceline.run.run import AXES, SHAPES, Run, about, flag_of
+from paceline.workload import sources
+from paceline.workload.computes import MENU as COMPUTE
+from paceline.workload.layouts import read as read_layouts
+from paceline.workload.profile import read as read_profile
+from paceline.workload.sources._source import Source
+
+RunCheck = Callable[[Run, Machine], Iterator[PacelineError]]
+
+
+def _counts(run: Run, machine: Machine) -> Iterator[PacelineError]:
+    for name in Run.model_fields:
+        value = getattr(run, name)
+        why = about(name).problem(value) if isinstance(value, int | float) else ""
+        if why:
+            shown = f"{value:g}" if isinstance(value, float) else short(str(value))
+            yield WrongCommand(f"{flag_of(name)} {shown}", why=why)
+
+
+def check_variables(run: Run, environ: Mapping[str, str]) -> None:
+    """Refuse before the work variables that a worker would fail on after it."""
+    wanted = {"PACELINE_FLOPS": (0, 10**18)}
+    if run.threads is None:
+        wanted["OMP_NUM_THREADS"] = (1, THREADS)
+    for name, (least, most) in wanted.items():
+        text = environ.get(name, "")
+        if name in environ and not (text.strip().isdecimal() and len(text) < 20 and least <= int(text) <= most):
+            raise WrongCommand(
+                f"{name}={short(text)}", why=f"it is a whole number, {least} to {most:,}", remedy=f"unset {name}"
+            )
+
+
+def _one_batch(run: Run, machine: Machine) -> Iterator[PacelineError]:
+    if run.batch_size is not None and run.global_batch is not None:
+        yield WrongCommand(
+            f"--batch-size {run.batch_size} beside --global-batch {run.global_batch}",
+            why="the first is per worker, the second for all workers together",
+            remedy="give one of them",
+        )
+    parts = max(1, run.workers * run.accumulate)
+    if run.batch_size is None and run.global_batch and run.global_batch % parts:
+        yield WrongCommand(
+            f"--global-batch {run.global_batch}",
+            why=f"{run.workers} workers x {run.accumulate} backward each cannot share it evenly",
+            remedy=f"--global-batch {max(1, run.global_batch // parts) * parts}",
+        )
+
+
+def _one_length(run: Run, machine: Machine) -> Iterator[PacelineError]:
+    if run.steps is not None and run.epochs is not None:
+        yield WrongCommand(
+            f"--steps {run.steps} beside --epochs {run.epochs}",
+            why="both say how long to train",
+            remedy="give one of them",
+        )
+
+
+def _comm_has_device(run: Run, machine: Machine) -> Iterator[PacelineError]:
+    if run.comm == "nccl" and not machine.gpus:
+        yield WrongCommand("--comm nccl", why="this machine has no GPU", remedy="--comm auto")
+    if run.comm in ("shm", "gloo") and machine.gpus:
+        yield WrongCommand(
+            f"--comm {run.comm}",
+            why="it moves memory of the host, and this machine trains on GPUs",
+            remedy="--comm auto, or CUDA_VISIBLE_DEVICES= to train on CPUs",
+        )
+    if run.comm == "thread":
+        yield WrongCommand("--comm thread", why="it joins threads of one process, for tests", remedy="--comm auto")
+
+
+def _reference_is_alone(run: Run, machine: Machine) -> Iterator[PacelineError]:
+    if run.reference is None:
+        return
+    given = [axis for axis in AXES if getattr(run, axis) and axis != "membership"]  # its members are fixed too
+    for axis in given:
+        yield WrongCommand(
+            f"{flag_of(axis)} {getattr(run, axis)} beside --strategy {run.reference}",
+            why=f"{run.reference} is a reference, not made of axes",
+            remedy="leave it out, or race --strategy allreduce with it",
+        )
+
+
+def nodes(run: Run, machine: Machine) -> Iterator[PacelineError]:
+    if run.nodes is None:
+        return
+    if not re.fullmatch(r"[1-9]\d*x[1-9]\d*", run.nodes):
+        yield WrongCommand(f"--nodes {run.nodes}", why="it is nodes x ranks of each", remedy="--nodes 2x2")
+    elif run.cluster.size != run.workers:
+        yield WrongCommand(
+            f"--nodes {run.nodes} with -np {run.workers}",
+            why=f"that is {run.cluster.size} ranks",
+            remedy=f"-np {run.cluster.size}",
+        )
+
+
+def _profile_is_there(run: Run, machine: Machine) -> Iterator[PacelineError]:
+    if run.profile is not None:
+        try:
+            read_profile(Path(run.profile))
+        except WrongCommand as problem:
+            yield WrongCommand(f"--profile {run.profile}", why=str(problem))
+
+
+def _lab(run: Run, machine: Machine) -> Iterator[PacelineError]:
+    if run.lab is None:
+        return
+    if run.nodes is not None:
+        yield WrongCommand(
+            f"--nodes {run.nodes} beside --lab {run.lab}", why="both say where ranks are", remedy="give one of them"
+        )
+    if run.comm == "shm" and run.workers > 1:
+        yield WrongCommand("--comm shm with --lab", why="hosts of a lab share no memory", remedy="--comm gloo")
+
+
+def _compute_fits(run: Run, machine: Machine) -> Iterator[PacelineError]:
+    with suppress(UnknownName, BadMember):  # told with the other words
+        compute, real = COMPUTE.make(run.compute), run.precision == "fp32" and not run.compile
+        yield from compute.problems(model=run.model, batch_size=run.per_worker, plain=real)
+
+
+def _source_fits(run: Run, machine: Machine) -> Iterator[PacelineError]:
+    """Files are looked at before any worker starts; what the model must take is what they hold."""
+    with suppress(UnknownName, BadMember):  # told with the other words
+        source = sources.MENU.make(run.source)
+        yield from _misfits(run, source)
+
+
+def _misfits(run: Run, source: Source) -> Iterator[PacelineError]:
+    try:
+        fit = source.fit()
+    except PacelineError as problem:
+        yield problem
+        return
+    for name, fits in (("image_size", operator.eq), ("classes", operator.ge)):
+        given, held = getattr(run, name), fit.get(name)
+        if given is not None and held is not None and not fits(given, held):
+            yield WrongCommand(
+                f"{flag_of(name)} {given} with source {source}", why=f"its samples have {held}", remedy="leave it out"
+            )
+
+
+def _model_takes_shapes(run: Run, machine: Machine) -> Iterator[PacelineError]:
+    """Refuse a shape of samples that a shipped model does not have; other models are asked when they are built."""
+    given = [name for name in SHAPES if getattr(run, name) is not None]
+    unit = _unit(run.model) if given else None
+    for name in given:
+        if unit is not None and unit != about(name).samples:
+            yield WrongCommand(
+                f"{flag_of(name)} {getattr(run, name)} with model {short(run.model)}",
+                why=f"its samples are {_SAMPLES.get(unit, unit)}",
+                remedy=f"leave it out, or {flag_of('sequence_length')} 128" if unit == "sequence" else "leave it out",
+            )
+
+
+_SAMPLES = {"img": "images", "sequence": "sequences of tokens"}
+
+
+def _unit(model: str) -> str | None:
+    with suppress(BadMember):
+        return next((entry["unit"] for text, entry in read_layouts().items() if text == parse(model).word), None)
+    return None
+
+
+def _optimizer_has_numbers(run: Run, machine: Machine) -> Iterator[PacelineError]:
+    """Refuse a word where torch.optim takes a number; only settings that name a function (..._fn) take words."""
+    with suppress(BadMember):  # refused with the other words
+        spec = parse(run.optimizer)
+        for name, value in (*(("", value) for value in spec.args), *spec.kwargs):
+            if not name.endswith("_fn") and not value.called and not _is_number(value.word):
+                yield WrongCommand(
+                    f"--optimizer {short(run.optimizer)}",
+                    why=f"{name or 'a setting'} takes a number, true, false or none; got {short(value.word)}",
+                    remedy=f"--optimizer '{spec.word}({name or 'lr'}=0.01)'",
+                )
+
+
+def _is_number(word: str) -> bool:
+    if word.lower() in ("true", "false", "none"):
+        return True
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
+CHECKS: tuple[RunCheck, ...] = (
+    nodes,
+    _lab,
+    _source_fits,
+    _compute_fits,
+    _model_takes_shapes,
+    _optimizer_has_numbers,
+    _counts,
+    _one_batch,
+    _one_length,
+    _comm_has_device,
+    _reference_is_alone,
+    _profile_is_there,
+)

@@ -1,0 +1,235 @@
+"""Which rules, exchanges, schedules and topologies go together: the refusals of compose.py that look at traits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from paceline.errors import PacelineError, WrongCommand
+from paceline.menu.grammar import parse
+from paceline.protocols import Compressor
+from paceline.run.axes import Axes
+from paceline.run.run import Run
+from paceline.strategy.rules.server import ELEMENTWISE
+from paceline.types import Chunk, Cluster, Layout, Slot
+
+
+def consensus_lanes(axes: Axes) -> Iterator[PacelineError]:
+    """A lane that needs consensus on an exchange without it diverges."""
+    for lane in axes.rule.lanes:
+        if lane.needs_consensus and not axes.exchange.consensus:
+            yield WrongCommand(
+                f"rule {axes.rule} over exchange {axes.exchange}",
+                why=f"the {lane.name} of every rank must become the same, and this exchange leaves them different",
+                remedy="--exchange allreduce, or --rule atc",
+            )
+
+
+def update_on_servers(run: Run, axes: Axes) -> Iterator[PacelineError]:
+    """A rule that updates on servers needs dedicated ones, and an optimizer that works on pieces of tensors."""
+    if axes.rule.needs != "servers":
+        return
+    if not axes.exchange.dedicated:
+        yield WrongCommand(
+            f"rule {axes.rule} over exchange {axes.exchange}",
+            why="parameters live on processes that do nothing but serve",
+            remedy="--exchange 'ps(servers=1, colocated=false)'",
+        )
+    if parse(run.optimizer).word.lower() not in {name.lower() for name in ELEMENTWISE}:
+        yield WrongCommand(
+            f"rule {axes.rule} with optimizer {run.optimizer}",
+            why="servers hold pieces of tensors, so the optimizer must work element by element",
+            remedy="--optimizer 'sgd(lr=0.1)' or adamw, or --rule grad",
+        )
+    if axes.compressor.loss != "none":
+        yield WrongCommand(
+            f"compressor {axes.compressor} with rule {axes.rule}",
+            why="servers take gradients as they are and give parameters back",
+            remedy="--compress none, or --rule grad",
+        )
+    if axes.schedule.measures:
+        yield WrongCommand(
+            f"schedule {axes.schedule} with rule {axes.rule}",
+            why="it cuts anew after some steps, and parameters do not move between servers",
+            remedy="--schedule fusion",
+        )
+    if run.clip_norm is not None or run.precision == "fp16":
+        yield WrongCommand(
+            f"{'--clip-norm' if run.clip_norm is not None else '--precision fp16'} with rule {axes.rule}",
+            why="no process sees the whole mean gradient before it is applied",
+            remedy="leave it out, or --rule grad",
+        )
+
+
+def lossless_parameters(axes: Axes) -> Iterator[PacelineError]:
+    """No lossy compressor on a parameter lane."""
+    for lane in axes.rule.lanes:
+        if axes.compressor.loss == "lossy" and not lane.lossy_ok:
+            yield WrongCommand(
+                f"compressor {axes.compressor} with rule {axes.rule}",
+                why=f"what it drops from the {lane.name} is lost for good",
+                remedy="--compress none, or --compress 'cast(bf16)'",
+            )
+
+
+def stale_lanes(axes: Axes) -> Iterator[PacelineError]:
+    """What must be of one step on all ranks cannot go through an exchange that waits for nobody."""
+    if not axes.exchange.asynchronous:
+        return
+    for lane in axes.rule.lanes:
+        if not lane.stale_ok and not lane.needs_consensus:
+            yield WrongCommand(
+                f"rule {axes.rule} over exchange {axes.exchange}",
+                why=f"the {lane.name} of all ranks must be of the same step, and this exchange takes what has arrived",
+                remedy="--exchange neighbor, or --rule atc",
+            )
+        if lane.tail == "mass" and not axes.schedule.one_chunk:
+            yield WrongCommand(
+                f"rule {axes.rule} over exchange {axes.exchange} with schedule {axes.schedule}",
+                why="chunks arrive by themselves, and only one of them carries the mass that all are divided by",
+                remedy="--schedule bsp",
+            )
+    if axes.compressor.loss != "none":
+        yield WrongCommand(
+            f"compressor {axes.compressor} with exchange {axes.exchange}",
+            why="it mixes values where they lie, not payloads",
+            remedy="--compress none",
+        )
+
+
+def elastic_steps_end(axes: Axes) -> Iterator[PacelineError]:
+    """Elastic excludes schedules that cross the step."""
+    if axes.membership.elastic and axes.schedule.crosses_step:
+        yield WrongCommand(
+            f"schedule {axes.schedule} with membership {axes.membership}",
+            why="a step that another step already builds on cannot be taken back when a worker dies",
+            remedy="--schedule fusion",
+        )
+
+
+def tensor_by_tensor(run: Run, axes: Axes) -> Iterator[PacelineError]:
+    """Nothing that needs all gradients at once where tensors are updated one by one."""
+    if not axes.schedule.crosses_step:
+        return
+    asked = {
+        f"--clip-norm {run.clip_norm or 0:g}": (run.clip_norm is not None, "a global norm needs all gradients at once"),
+        "--precision fp16": (run.precision == "fp16", "a step that overflows could not be skipped as a whole"),
+        f"--optimizer {run.optimizer}": (_word(run.optimizer) == "lbfgs", "it moves all parameters together"),
+        "--compile": (run.compile, "layers wait inside forward, where a compiled graph cannot stop"),
+        f"rule {axes.rule}": (not axes.rule.averages_gradients, "it has no mean gradient to wait for"),
+    }
+    for what, (given, why) in asked.items():
+        if given:
+            yield WrongCommand(
+                f"{what} with schedule {axes.schedule}",
+                why=f"tensors are updated one by one while the next step runs, and {why}",
+                remedy="--schedule mgwfbp",
+            )
+
+
+def two_phases(axes: Axes) -> Iterator[PacelineError]:
+    """A schedule that decouples needs an exchange that can stop halfway, with plain numbers."""
+    if not axes.schedule.decouples:
+        return
+    if axes.exchange.decoupled() is None:
+        yield WrongCommand(
+            f"schedule {axes.schedule} over exchange {axes.exchange}",
+            why="this exchange is not a reduce-scatter and an all-gather",
+            remedy="--exchange allreduce",
+        )
+    if axes.compressor.loss != "none":
+        yield WrongCommand(
+            f"compressor {axes.compressor} with schedule {axes.schedule}",
+            why="between reduce-scatter and all-gather a rank has only a part, which cannot be decoded",
+            remedy="--compress none, or --schedule mgwfbp",
+        )
+
+
+def common_order(axes: Axes) -> Iterator[PacelineError]:
+    """Chunks that leave in an order of their own must each be one call of the comm."""
+    schedule, compressor = axes.schedule, axes.compressor
+    if schedule.crosses_step and not axes.exchange.one_call:
+        yield WrongCommand(
+            f"schedule {schedule} over exchange {axes.exchange}",
+            why="its chunks travel in several rounds, which all ranks must start in one order",
+            remedy="--exchange allreduce, or --schedule mgwfbp",
+        )
+    if schedule.crosses_step and _rounds(compressor) > 1:
+        yield WrongCommand(
+            f"compressor {compressor} with schedule {schedule}",
+            why="it needs several rounds per chunk, which all ranks must start in one order",
+            remedy="--schedule mgwfbp",
+        )
+
+
+def _rounds(compressor: Compressor) -> int:
+    """Rounds of one small chunk among four ranks: between two, one that merges pair by pair has only one."""
+    return len(compressor.wires(Layout((Slot("x", 64),)), Chunk(0, 0, 64), 4))
+
+
+def _word(text: str) -> str:
+    return parse(text).word.lower()
+
+
+def one_step_for_all(run: Run, axes: Axes) -> Iterator[PacelineError]:
+    """Loss scaling needs a gradient that is the same on every rank, to skip on all together."""
+    if run.precision == "fp16" and axes.rule.leaves != "backward":
+        yield WrongCommand(
+            f"--precision fp16 with rule {axes.rule}",
+            why="ranks update by themselves, and one that overflows could not make the others skip",
+            remedy="--precision bf16, or --rule grad",
+        )
+
+
+def one_sided_comm(run: Run, axes: Axes) -> Iterator[PacelineError]:
+    if axes.exchange.asynchronous and run.comm == "nccl":
+        yield WrongCommand(
+            f"--comm nccl with exchange {axes.exchange}",
+            why="it has no one-sided calls",
+            remedy="CUDA_VISIBLE_DEVICES= and --comm auto, to train on CPUs",
+        )
+
+
+def sound_weights(axes: Axes, cluster: Cluster) -> Iterator[PacelineError]:
+    """What the rule asks of the weights, the topology must have."""
+    if axes.rule.needs == "neighbors" and not axes.exchange.takes_topology:
+        yield WrongCommand(
+            f"rule {axes.rule} over exchange {axes.exchange}",
+            why="it splits its mass among neighbors of ranks, and this exchange has none",
+            remedy="--exchange neighbor, or --rule atc",
+        )
+    if axes.topology is None:
+        return
+    size, count = mixers(axes, cluster), cluster.count
+    if axes.rule.needs == "symmetric" and not axes.topology.symmetric(size, count):
+        yield WrongCommand(
+            f"rule {axes.rule} on topology {axes.topology}",
+            why="it needs symmetric weights and diverges on a directed graph",
+            remedy="--topology ring, or --rule gradient_tracking",
+        )
+    elif axes.rule.needs == "doubly stochastic" and not axes.topology.doubly_stochastic(size, count):
+        yield WrongCommand(
+            f"rule {axes.rule} on topology {axes.topology}",
+            why="columns of its weights do not sum to one, so it would converge to a wrong mean",
+            remedy="--rule push_sum, or the default weights",
+        )
+
+
+def mixers(axes: Axes, cluster: Cluster) -> int:
+    """How many take part in neighbor averaging: ranks, or nodes where it is between nodes."""
+    return cluster.size if axes.exchange.takes_topology else cluster.count
+
+
+AXES_CHECKS: tuple[Callable[[Axes], Iterator[PacelineError]], ...] = (
+    consensus_lanes,
+    lossless_parameters,
+    stale_lanes,
+    elastic_steps_end,
+    common_order,
+    two_phases,
+)
+RUN_CHECKS: tuple[Callable[[Run, Axes], Iterator[PacelineError]], ...] = (
+    update_on_servers,
+    one_step_for_all,
+    one_sided_comm,
+    tensor_by_tensor,
+)

@@ -1,0 +1,173 @@
+"""What a run would do, without running it: members, notes, chunks and traffic. Loads no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from paceline.engine.coded import seconds_of
+from paceline.engine.step_plan import StepPlan, plan_step, plan_whole, tail_of
+from paceline.run.axes import Axes
+from paceline.run.compose.compose import check
+from paceline.run.predict import Prediction, predict
+from paceline.run.run import SHAPES, Run
+from paceline.strategy.exchanges._costs import load, total
+from paceline.types import Lane, Layout, Link, Profile, Slot
+from paceline.workload import sources
+from paceline.workload.layouts import layout_of
+from paceline.workload.profile import StepProfile
+from paceline.workload.profile import read as read_profile
+
+CROSSES = "during backward, back before the next forward needs it"
+LEAVES = {
+    "backward": "during backward, back before the update",
+    "begin": "when a step begins, back before its update",
+    "update": "after the local update, back before the next step",
+}
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """`received` is per rank and exchange, servers after workers, and `crossing` is into each node from others: bytes,
+    the mean of `steps` of a `period`. A reference has no axes and no figures.
+
+    `planned` is whether the chunks are those of the run; otherwise layer times or link are not known yet.
+    """
+
+    run: Run
+    axes: Axes | None
+    notes: tuple[str, ...]
+    model_bytes: int = 0
+    chunks: tuple[int, ...] = ()
+    received: tuple[int, ...] = ()
+    crossing: tuple[int, ...] = ()
+    rounds: int = 0
+    steps: int = 1
+    period: int = 1
+    planned: bool = True
+    prediction: Prediction | None = None
+
+
+def explain(run: Run) -> Explanation:
+    composed = check(run)
+    axes, notes = composed.axes, composed.notes
+    if axes is None:
+        return Explanation(run, axes, notes)
+    slots = _slots(run)
+    given = read_profile(Path(run.profile)) if run.profile else None
+    link = given.measured_link() if given else None
+    profiles = [_profile(axes, lane, slots, given) for lane in axes.rule.lanes]
+    plans = [_plan(axes, profile, link, run.workers) for profile in profiles]
+    lanes = [[(plan.layouts[chunk.arena], chunk) for chunk in plan.chunks] for plan in plans]
+    found = total([load(axes.exchange, axes.compressor, chunks, run.cluster) for chunks in lanes])
+    return Explanation(
+        run=run,
+        axes=axes,
+        notes=notes,
+        model_bytes=sum(slot.numel for slot in slots) * 4,
+        chunks=tuple(axes.compressor.nbytes(layout, chunk) for chunks in lanes for layout, chunk in chunks),
+        received=found.received,
+        crossing=found.crossing,
+        rounds=found.rounds,
+        steps=found.steps,
+        period=found.period,
+        planned=not axes.schedule.measures or link is not None or not axes.rule.averages_gradients,
+        prediction=_predicted(axes, given, plans[0], profiles[0], run.workers),
+    )
+
+
+def _profile(axes: Axes, lane: Lane, slots: list[Slot], given: StepProfile | None) -> Profile:
+    """Tensors are laid out from the last layer to the first, gradients as a profile says that they become ready."""
+    tail = tail_of(lane, len(slots))
+    if given is None or not axes.rule.averages_gradients:
+        return Profile(Layout(tuple(reversed(slots)), 4, tail))
+    place = {name: k for k, name in enumerate(given.names)}
+    ordered = sorted(slots, key=lambda slot: place.get(slot.name, -1))
+    return given.for_layout(Layout(tuple(ordered), 4, tail), "the profile")
+
+
+def _plan(axes: Axes, profile: Profile, link: Link | None, workers: int) -> StepPlan:
+    """Of one lane, as an engine makes it."""
+    if axes.schedule.measures and not axes.rule.averages_gradients:
+        return plan_whole([profile.layout])
+    return plan_step(axes.schedule, [profile], link, axes.compressor, workers)
+
+
+def _predicted(
+    axes: Axes, given: StepProfile | None, plan: StepPlan, profile: Profile, workers: int
+) -> Prediction | None:
+    """Where a mean gradient is exchanged, and times and link are known."""
+    link = None if given is None else given.measured_link()
+    if given is None or link is None or not axes.rule.averages_gradients:
+        return None
+    wires = [axes.compressor.wires(plan.layouts[chunk.arena], chunk, workers) for chunk in plan.chunks]
+    costs = [seconds_of(rounds, workers, link) for rounds in wires]
+    return predict(axes.schedule, plan, [profile], costs, (given.forward_seconds, given.backward))
+
+
+def _slots(run: Run) -> list[Slot]:
+    """The model's tensors: shipped ones are known, others are built without memory, which loads torch."""
+    fit = sources.MENU.make(run.source).fit()
+    shaped = fit or any(getattr(run, name) is not None for name in SHAPES)
+    return (None if shaped else layout_of(run.model)) or _built(run, fit)
+
+
+def _built(run: Run, fit: Mapping[str, int]) -> list[Slot]:
+    """As a worker would build it for the samples of the source."""
+    import torch
+
+    from paceline.workload.resolve import build
+
+    with torch.device("meta"):
+        model = build(run.model, **{name: getattr(run, name) for name in SHAPES}, fit=fit).model
+    named = model.named_parameters()
+    return [Slot(name, tensor.numel(), tuple(tensor.shape)) for name, tensor in named if tensor.requires_grad]
+
+
+def spoken(explanation: Explanation, chosen: Collection[str] = ()) -> list[str]:
+    """The explanation as lines of text; the command in it names the fields that were `chosen`, even as defaults."""
+    run, axes = explanation.run, explanation.axes
+    lines = [run.command(chosen)]
+    if axes is None:
+        lines.append(f"{run.reference} is a reference: something to race against, not made of axes")
+        return lines
+    for name in ("rule", "exchange", "schedule", "compressor", "membership"):
+        lines.append(f"{name:11} {getattr(axes, name)}")
+    when = CROSSES if axes.schedule.crosses_step else LEAVES[axes.rule.leaves]
+    lanes = f"{' and '.join(lane.name for lane in axes.rule.lanes)}, {when}"
+    lines.append(f"{'sends':11} {lanes}")
+    lines += [f"{'note':11} {note}" for note in explanation.notes]
+    sizes = explanation.chunks
+    lines.append(f"{'chunks':11} {len(sizes)}: {min(sizes):,} to {max(sizes):,} bytes, median {median(sizes):,.0f}")
+    lines.append(f"{'model':11} {explanation.model_bytes:,} bytes")
+    if not explanation.planned:
+        lacking = "the profile has no link" if run.profile else "--profile FILE gives them"
+        lines.append(f"{'plan':11} made in the run from layer times and link; {lacking}")
+    rounds = f"in {explanation.rounds} round(s)"
+    workers, servers = explanation.received[: run.workers], explanation.received[run.workers :]
+    lines.append(f"{'received':11} {max(workers):,} bytes per worker and exchange, {rounds}")
+    if servers:
+        lines.append(f"{'servers':11} {len(servers)}, each receives at most {max(servers):,} bytes")
+    elif len(explanation.crossing) > 1:
+        lines.append(_between_nodes(explanation))
+    if explanation.prediction is not None:
+        lines += _costs(explanation.prediction)
+    return lines
+
+
+def _between_nodes(found: Explanation) -> str:
+    """What crosses the links of a node; topologies that change may use them in some steps only."""
+    count = f"{found.period}" if found.steps == found.period else f"{found.steps} of {found.period}"
+    mean = f", mean of {count} steps" if found.period > 1 else ""
+    return f"{'nodes':11} {len(found.crossing)}, into each at most {max(found.crossing):,} bytes{mean}"
+
+
+def _costs(found: Prediction) -> list[str]:
+    hidden = found.communication - min(found.exposed, found.communication)
+    return [
+        f"{'step':11} {(found.compute + found.exposed) * 1e3:,.1f} ms on the link of the profile, by a sketch:",
+        f"{'':11} {found.compute * 1e3:,.1f} ms computing, {found.exposed * 1e3:,.1f} ms waiting; "
+        f"{hidden * 1e3:,.1f} ms hidden",
+    ]

@@ -1,0 +1,105 @@
+"""About: what is known of one field of a run, so that flags, checks, lists of names and the docs are made from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal
+
+THREADS = 4096  # of one worker, at most
+RANKS = 1 << 20  # more than anybody has, and few enough to list
+SAMPLES = 1 << 24
+STEPS = 10**9
+LONGEST_WAIT = 10_000_000  # seconds
+LARGEST_SEED = 2**63 - 1  # that torch takes
+LARGEST_NUMBER = 1.7976931348623157e308  # that is finite
+
+
+class Kind(Enum):
+    """What a field is about."""
+
+    SIZE = "size"  # how many workers
+    STRATEGY = "strategy"  # a bundle of axes by its name
+    AXIS = "axis"  # one choice of how gradients travel
+    PLACE = "place"  # where ranks are and how they connect; a user's script gets it too
+    WORK = "work"  # what a worker computes
+    LENGTH = "length"  # how long, and which random numbers
+    LAUNCHER = "launcher"  # what the launcher does for every process; a script need not know of it
+
+
+class Panel(Enum):
+    """The headings that flags are grouped under in --help."""
+
+    TRAVEL = "How gradients travel"
+    WORK = "What is trained"
+    LENGTH = "How long"
+    PLACE = "Where it runs"
+    OUTPUT = "Output"
+
+
+PANELS = {
+    Kind.SIZE: Panel.PLACE,
+    Kind.STRATEGY: Panel.TRAVEL,
+    Kind.AXIS: Panel.TRAVEL,
+    Kind.PLACE: Panel.PLACE,
+    Kind.WORK: Panel.WORK,
+    Kind.LENGTH: Panel.LENGTH,
+    Kind.LAUNCHER: Panel.PLACE,
+}
+
+# "result": training may end elsewhere. "work": a worker computes something else, or at another speed.
+Change = Literal["result", "work"]
+CHANGES: dict[Kind, tuple[Change, ...]] = {Kind.WORK: ("result", "work"), Kind.LAUNCHER: ("work",)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """What is known of a field.
+
+    `flags` are spelled as on the command line, the first one is used in messages; without any, the name of the field
+    is the flag. `published` are flags of published scripts that mean the same. `unset` tells what None, the
+    default, stands for. `race` says how a race treats it: "common" to all its runs, a "grid" that the race itself
+    decides, or common in a "suite" file only. `samples` is the unit of the samples whose shape it describes.
+    """
+
+    kind: Kind
+    help: str
+    flags: tuple[str, ...] = ()
+    published: tuple[str, ...] = ()
+    unset: str = ""
+    least: float | None = None
+    above: float | None = None
+    most: float | None = None
+    unit: str = ""
+    why: str = ""
+    changes: tuple[Change, ...] | None = None
+    race: Literal["common", "grid", "suite"] = "common"
+    samples: str = ""
+
+    @property
+    def panel(self) -> Panel:
+        return PANELS[self.kind]
+
+    @property
+    def effects(self) -> tuple[Change, ...]:
+        """What another value of this field changes."""
+        return CHANGES.get(self.kind, ()) if self.changes is None else self.changes
+
+    @property
+    def in_grid(self) -> bool:
+        """Whether a race decides it for every cell, so that it cannot be set for all cells at once."""
+        return self.race == "grid" or self.kind in (Kind.STRATEGY, Kind.AXIS)
+
+    def problem(self, value: float) -> str:
+        """Why a number is out of bounds; nothing if it is inside."""
+        low = (self.least is not None and not value >= self.least) or (
+            self.above is not None and not value > self.above
+        )
+        high = self.most is not None and not value <= self.most
+        if not low and not high:
+            return ""
+        if self.why:
+            return self.why
+        if not low:
+            return f"at most {self.most:,} can be asked for"
+        return f"at least {self.least:g} {self.unit} is needed" if self.least else "it cannot be negative"

@@ -1,0 +1,51 @@
+"""A model of the user is built once before any worker starts, so that its mistakes are told once and early."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from paceline.errors import PacelineError, WrongCommand
+from paceline.menu.grammar import parse
+from paceline.run.run import SHAPES, Run
+from paceline.workload import sources
+
+
+def check_own_models(runs: Iterable[Run]) -> None:
+    """Refuse a function of the user that raises, or returns what cannot be trained. Listed models load no torch."""
+    asked = {(run.model, run.source, *(getattr(run, name) for name in SHAPES)): run for run in runs}
+    for run in asked.values():
+        if _is_own(run.model):
+            _check(run)
+
+
+def _is_own(model: str) -> bool:
+    place, colon, _ = parse(model).word.partition(":")
+    return bool(colon) and place != "torchvision"
+
+
+def _check(run: Run) -> None:
+    from paceline.workload.resolve import build
+
+    fit = sources.MENU.make(run.source).fit()
+    try:
+        build(run.model, **{name: getattr(run, name) for name in SHAPES}, fit=fit)
+    except WrongCommand:
+        raise
+    except PacelineError as problem:
+        raise WrongCommand(problem.what, why=problem.why, remedy=problem.remedy or _alone(run.model)) from problem
+    except Exception as problem:
+        why = f"it raised {type(problem).__name__}: {problem}{_line(problem)}"
+        raise WrongCommand(f"model {run.model}", why=why, remedy=_alone(run.model)) from problem
+
+
+def _alone(model: str) -> str:
+    module, _, function = parse(model).word.partition(":")
+    return f'python -c "import {module}; print({module}.{function}())"'
+
+
+def _line(problem: Exception) -> str:
+    """Where the error was raised."""
+    trace = problem.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return "" if trace is None else f" ({trace.tb_frame.f_code.co_filename}, line {trace.tb_lineno})"

@@ -1,0 +1,306 @@
+"""Run: the whole description of a run, as values, as JSON and as one line of text.
+
+Only what the user asked for is in it; what None means is decided where the value is used.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Iterable
+from typing import Any, Literal, cast
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from paceline.cluster.lab.lab import read_lab
+from paceline.errors import WrongCommand
+from paceline.run.fields import (
+    LARGEST_NUMBER,
+    LARGEST_SEED,
+    LONGEST_WAIT,
+    RANKS,
+    SAMPLES,
+    STEPS,
+    THREADS,
+    About,
+    Change,
+    Kind,
+)
+from paceline.types import Cluster
+
+REFERENCES = ("ddp", "limit")  # raced against; not made of axes
+OLDER = {"compress": "compressor"}  # names that fields had in older records and scripts
+
+SIZE, STRATEGY, AXIS, PLACE = Kind.SIZE, Kind.STRATEGY, Kind.AXIS, Kind.PLACE
+WORK, LENGTH, LAUNCHER = Kind.WORK, Kind.LENGTH, Kind.LAUNCHER
+
+
+def field(default: Any, kind: Kind, help: str, **known: Any) -> Any:
+    """A field of a run with its default and all that is known of it."""
+    return Field(default, json_schema_extra={"about": cast(Any, About(kind=kind, help=help, **known))})
+
+
+class Run(BaseModel):
+    """One configuration. Each field says all that is known of it: everything about flags is made from these lines."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    workers: int = field(
+        1, SIZE, "Number of workers.", flags=("-np", "--workers"), least=1, most=RANKS, unit="worker", race="grid"
+    )
+    strategy: str | None = field(
+        None,
+        STRATEGY,
+        "A published strategy by name: see paceline strategies.",
+        published=("--dist-optimizer", "--variable-update"),
+        unset="allreduce",
+    )
+    rule: str | None = field(None, AXIS, "What a worker sends, and when: grad, atc(every=8), diloco.", unset="grad")
+    exchange: str | None = field(
+        None, AXIS, "How workers combine it: allreduce, ps, neighbor(ring).", unset="allreduce"
+    )
+    topology: str | None = field(
+        None, AXIS, "Which workers average with each other, for the exchanges neighbor and window: ring, exp2."
+    )
+    schedule: str | None = field(
+        None, AXIS, "How gradients are cut into messages: fusion(mb=25), wfbp, mgwfbp.", unset="fusion"
+    )
+    compressor: str | None = field(
+        None,
+        AXIS,
+        "How messages are made smaller: cast(bf16), sign, feedback(topk(ratio=0.01)).",
+        published=("--compress",),
+        unset="none",
+    )
+    membership: str | None = field(
+        None, AXIS, "Whether workers may join or leave during a run; only fixed is available.", unset="fixed"
+    )
+    comm: str = field("auto", PLACE, "What moves the bytes: auto, shm (shared memory), gloo or nccl.")
+    nodes: str | None = field(None, PLACE, "Treat this host as several nodes: 2x4 is 2 nodes with 4 workers each.")
+    profile: str | None = field(
+        None, PLACE, "Plan messages with the layer times in this record or profile, instead of measuring them."
+    )
+    lab: str | None = field(
+        None,
+        LAUNCHER,
+        "Run on virtual hosts with limited links inside this machine (needs root): lab(hosts=4, bandwidth=1gbit).",
+        changes=(),
+    )
+    cpus: float | None = field(
+        None,
+        LAUNCHER,
+        "Limit each worker to this many cores, such as 0.3 (needs root).",
+        least=0.01,
+        most=THREADS,
+        why="a worker gets at least 0.01 of a core, and at most 4,096",
+    )
+
+    model: str = field(
+        "resnet50",
+        WORK,
+        "A model of paceline models, torchvision:NAME, or your own package.module:function.",
+        race="grid",
+    )
+    classes: int | None = field(
+        None, WORK, "Number of classes.", unset="the model's", least=1, most=SAMPLES, unit="class", samples="img"
+    )
+    image_size: int | None = field(
+        None,
+        WORK,
+        "Pixels per side of an image.",
+        unset="the model's",
+        least=1,
+        most=1 << 16,
+        unit="pixel",
+        samples="img",
+    )
+    sequence_length: int | None = field(
+        None, WORK, "Tokens per sequence.", unset="the model's", least=1, most=SAMPLES, unit="token", samples="sequence"
+    )
+    batch_size: int | None = field(
+        None,
+        WORK,
+        "Samples per worker in one backward pass.",
+        flags=("--batch-size", "--batch"),
+        unset="32",
+        least=1,
+        most=SAMPLES,
+        unit="sample",
+        race="grid",
+    )
+    global_batch: int | None = field(
+        None,
+        WORK,
+        "Samples of all workers per update, instead of --batch-size.",
+        least=1,
+        most=1 << 30,
+        unit="sample",
+        changes=("result",),
+        race="grid",
+    )
+    source: str = field(
+        "fake(device)", WORK, "Where samples come from: fake(device), fake(cpu) or idx(FOLDER).", changes=("work",)
+    )
+    optimizer: str = field("sgd(lr=0.01, momentum=0.9)", WORK, "Any optimizer of torch.optim with its settings.")
+    memory_format: Literal["contiguous", "channels_last"] = field(
+        "contiguous", WORK, "Layout of images in memory: contiguous or channels_last.", changes=("work",)
+    )
+    precision: Literal["fp32", "bf16", "fp16"] = field(
+        "fp32", WORK, "fp32, or autocast to bf16 or fp16 (fp16 also scales the loss)."
+    )
+    compile: bool = field(
+        False,
+        WORK,
+        "Compile the model with torch.compile (needs g++).",
+        published=("--use-xla-compile",),
+        changes=("work",),
+    )
+    accumulate: int = field(1, WORK, "Backward passes per update.", least=1, most=1_000_000, unit="backward")
+    clip_norm: float | None = field(
+        None,
+        WORK,
+        "Clip the mean gradient to this global norm.",
+        above=0,
+        most=LARGEST_NUMBER,
+        why="a norm is above 0, and finite",
+    )
+    compute: str = field(
+        "real", WORK, "real, or replay(FILE, scale=1): sleep as long as a profile or record says instead of computing."
+    )
+
+    steps: int | None = field(None, LENGTH, "Updates in each repeat.", unset="10", least=1, most=STEPS, unit="step")
+    epochs: int | None = field(
+        None, LENGTH, "Passes over the source, instead of --steps.", least=1, most=STEPS, unit="epoch", race="suite"
+    )
+    warmup: int = field(5, LENGTH, "Updates before the measurement starts.", least=0, most=STEPS)
+    repeats: int = field(
+        5,
+        LENGTH,
+        "How often --steps updates are measured; the error bar is taken over these.",
+        least=1,
+        most=1_000_000,
+        unit="repeat",
+    )
+    seed: int = field(
+        0, LENGTH, "Random seed for initial parameters and sample order.", least=0, most=LARGEST_SEED, race="grid"
+    )
+    threads: int | None = field(
+        None, LAUNCHER, "Compute threads per worker.", unset="cores / workers", least=1, most=THREADS, unit="thread"
+    )
+    deadline: float = field(
+        300.0,
+        PLACE,
+        "Stop the run when a worker has not answered for this many seconds.",
+        above=0,
+        most=LONGEST_WAIT,
+        why=f"it must be above 0 seconds, and at most {LONGEST_WAIT:,}",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _older_names(cls, values: Any) -> Any:
+        """Read settings under the name that they had in older records and scripts."""
+        return renamed(values) if isinstance(values, dict) else values
+
+    @property
+    def text(self) -> str:
+        """The command that does this run again."""
+        return self.command()
+
+    def command(self, chosen: Collection[str] = ()) -> str:
+        """The command that does this run again; it names what is no default, and what was `chosen`."""
+        words = ["paceline", "run", "-np", str(self.workers)]
+        changed = self.model_dump(exclude={"workers"}, exclude_defaults=True)
+        for name in Run.model_fields:
+            value = getattr(self, name)
+            if name in changed or (name in chosen and name != "workers" and value not in (None, False)):
+                words += [flag_of(name)] if value is True else [flag_of(name), _written(value)]
+        return shlex.join(words)
+
+    def with_(self, **changes: Any) -> Run:
+        return Run.model_validate({**self.model_dump(), **renamed(changes)})
+
+    @property
+    def reference(self) -> str | None:
+        """The reference that is raced instead of a strategy of ours, if one is."""
+        return self.strategy if self.strategy in REFERENCES else None
+
+    @property
+    def cluster(self) -> Cluster:
+        """Where ranks are: on one host, on hosts of a lab, or on pretended nodes (`2x4` is two of four ranks each)."""
+        if self.nodes is not None and self.lab is None:
+            count, _, each = self.nodes.partition("x")
+            if not (count.isdecimal() and each.isdecimal() and len(count) + len(each) < 20):
+                raise WrongCommand(f"--nodes {self.nodes}", why="it is nodes x ranks of each", remedy="--nodes 2x2")
+            ranks = _countable(int(count) * int(each))
+            return Cluster(tuple(rank // int(each) for rank in range(ranks)))
+        workers = _countable(max(1, self.workers))
+        return Cluster.of_one_host(workers) if self.lab is None else read_lab(self.lab).cluster(workers)
+
+    @property
+    def per_worker(self) -> int:
+        """Samples of one worker per backward."""
+        if self.batch_size is not None:
+            return self.batch_size
+        if self.global_batch is not None:
+            return self.global_batch // max(1, self.workers * self.accumulate)
+        return 32
+
+    @property
+    def samples_per_step(self) -> int:
+        """Samples of all workers per update."""
+        return self.per_worker * self.workers * self.accumulate
+
+
+def about(name: str) -> About:
+    """What is known of a field."""
+    return cast(dict[str, About], Run.model_fields[name].json_schema_extra)["about"]
+
+
+def flag_of(name: str) -> str:
+    """A field, or any other parameter of a verb, as it is spelled on the command line."""
+    flags = about(name).flags if name in Run.model_fields else ()
+    return flags[0] if flags else "--" + name.replace("_", "-")
+
+
+def flags_of(names: Iterable[str]) -> str:
+    return ", ".join(flag_of(name) for name in names)
+
+
+def fields(*kinds: Kind) -> tuple[str, ...]:
+    """The names of the fields of these kinds."""
+    return tuple(name for kind in kinds for name in Run.model_fields if about(name).kind is kind)
+
+
+def changing(effect: Change) -> tuple[str, ...]:
+    """The names of the fields with this effect on a run."""
+    return tuple(name for name in Run.model_fields if effect in about(name).effects)
+
+
+AXES = fields(AXIS)
+CHOSEN = fields(STRATEGY, AXIS)  # how gradients travel: a bundle by name, axes, or both
+TO_SCRIPTS = fields(STRATEGY, AXIS, PLACE)  # what reaches join and wrap in a user's script
+TO_LAUNCHER = fields(LAUNCHER)  # what the launcher does for a script, which need not know of it
+SHAPES = tuple(name for name in Run.model_fields if about(name).samples)  # of samples; each model takes its own
+GRID = tuple(name for name in Run.model_fields if about(name).in_grid)  # decided by a race for each of its cells
+
+
+def renamed(values: dict[str, Any]) -> dict[str, Any]:
+    """The settings with every older name replaced; a value under the older name wins over None."""
+    for older, name in OLDER.items():
+        if older in values:
+            rest = {key: value for key, value in values.items() if key != older}
+            if rest.get(name) not in (None, values[older]) and values[older] is not None:
+                raise ValueError(f"{older} is an older name of {name}: give one of them")
+            values = {**rest, name: rest.get(name) if values[older] is None else values[older]}
+    return values
+
+
+def _countable(ranks: int) -> int:
+    if ranks > RANKS:
+        raise WrongCommand(f"{ranks:,} ranks", why=f"more than {RANKS:,} are not counted with", remedy="-np 8")
+    return ranks
+
+
+def _written(value: Any) -> str:
+    """As short as it can be and still the same number."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

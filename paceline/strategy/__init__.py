@@ -1,0 +1,1 @@
+"""How gradients travel: one folder per axis, one file per member."""

@@ -1,0 +1,42 @@
+"""Randomness of a compressor's own: torch's and numpy's global state are never touched.
+
+The state is plain numbers, so that a checkpoint can hold it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from paceline.strategy.compressors._bits import Array
+
+
+class Dice:
+    """One stream of random numbers: of a rank, or with rank None the same on all ranks.
+
+    All ranks code chunks in one order, so a common stream stays common.
+    """
+
+    def __init__(self, seed: int, rank: int | None) -> None:
+        self._seeds = [seed] if rank is None else [seed, 1 + rank]
+        self._generator = np.random.Generator(np.random.PCG64(self._seeds))
+
+    def fractions(self, out: Array) -> Array:
+        """Fills a vector with numbers in [0, 1)."""
+        return self._generator.random(out=out, dtype=np.float32)
+
+    def below(self, limit: int, count: int) -> Array:
+        return self._generator.integers(0, limit, count, dtype=np.uint32)
+
+    def choose(self, numel: int, count: int) -> Array:
+        """Rising places, none twice."""
+        return np.sort(self._generator.choice(numel, count, replace=False, shuffle=False))
+
+    def state(self) -> Mapping[str, Any]:
+        return {"dice": dict(self._generator.bit_generator.state)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        fresh = np.random.PCG64(self._seeds).state
+        self._generator.bit_generator.state = state.get("dice", fresh)

@@ -1,0 +1,28 @@
+"""How many elements a share is, and which of them reach a threshold."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from paceline.strategy.compressors._bits import BLOCK, Array, blocks
+
+
+def count_of(ratio: float, numel: int) -> int:
+    """k = max(1, floor(ratio d)); the small addend keeps 0.29 x 100 at 29."""
+    return min(numel, max(1, math.floor(ratio * numel + 1e-9)))
+
+
+def at_least(x: Array, threshold: float) -> tuple[Array, Array]:
+    """Rising indices of the elements whose magnitude reaches the threshold, and those magnitudes."""
+    sizes, mask = np.empty(min(x.size, BLOCK), dtype=x.dtype), np.empty(min(x.size, BLOCK), dtype=bool)
+    places, magnitudes = [], []
+    for part in blocks(x.size):
+        size, reached = sizes[: part.stop - part.start], mask[: part.stop - part.start]
+        np.abs(x[part], out=size)
+        np.greater_equal(size, threshold, out=reached)
+        found = np.flatnonzero(reached)
+        magnitudes.append(size[found])
+        places.append(found + part.start)
+    return np.concatenate(places), np.concatenate(magnitudes)

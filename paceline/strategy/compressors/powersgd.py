@@ -1,0 +1,193 @@
+"""A low-rank picture of each matrix: two thin sums instead of one large one.
+
+    P = sum_p M_p Q          P = orthonormal columns of P
+    Q = sum_p M_p^T P        dst = P Q^T, and Q, its columns at length 1, is where the next step starts
+
+A column of Q that is zero says nothing: the next step starts where this one did, otherwise P would be zero for good.
+
+M is a tensor as shape[0] rows; vectors, and matrices that would not get smaller, travel as they are. The operator
+alone forgets what the rank cannot hold: use feedback(powersgd(rank=2)). A rank's residual is M_p - P (M_p^T P)^T,
+from what it has sent itself, so it stays bounded also where workers disagree.
+
+T. Vogels, S. P. Karimireddy, M. Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed
+Optimization", NeurIPS 2019.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from paceline.comm.transport import Comm
+from paceline.errors import BadMember, WrongCommand
+from paceline.protocols import Payload, Rounds, Wire
+from paceline.strategy.compressors._codec import Lossy, Rooms, check_least, tensors_in
+from paceline.types import Chunk, Layout, Slot
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class PowerSgd(Lossy):
+    rank: int = 2
+    seed: int = 0
+
+    name: ClassVar[str] = "powersgd"
+    summable: ClassVar[bool] = True
+    aligned: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_least(self, "rank", 1)
+
+    def check(self, slots: Sequence[Slot]) -> None:
+        """Refuse a rank that no matrix of a model has."""
+        matrices = [slot for slot in slots if len(slot.shape) > 1 and slot.numel]
+        sides = [min(slot.shape[0], slot.numel // slot.shape[0]) for slot in matrices]
+        if sides and self.rank > max(sides):
+            raise BadMember(
+                f"{self}",
+                why=f"no matrix of the model has more than {max(sides)} rows and columns",
+                remedy=f"powersgd(rank={min(2, max(sides))})",
+            )
+
+    def body(self, layout: Layout, piece: Chunk, size: int) -> Sequence[Wire]:
+        thin, other = sort(layout, piece, self.rank)
+        left = sum(matrix.rows * self.rank for matrix in thin) + sum(stop - start for start, stop in other)
+        right = sum(matrix.columns * self.rank for matrix in thin)
+        found = Wire("sum", 4 * left), Wire("sum", 4 * right)
+        return found if thin else found[:1]
+
+    def operator(self, layout: Layout, comm: Comm, shared: bool, shrunk: bool) -> LowRank:
+        return LowRank(self, layout, Rooms(comm, shared))
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A whole tensor of a piece that gets smaller."""
+
+    slot: int
+    start: int
+    rows: int
+    columns: int
+
+    def of(self, vector: Tensor) -> Tensor:
+        return vector[self.start : self.start + self.rows * self.columns].view(self.rows, self.columns)
+
+
+def sort(layout: Layout, piece: Chunk, rank: int) -> tuple[list[Matrix], list[tuple[int, int]]]:
+    """The matrices of a piece, and the ranges of everything else."""
+    thin, other = [], []
+    for index, start, stop in tensors_in(layout, piece):
+        slot = layout.slots[index]
+        rows = slot.shape[0] if len(slot.shape) > 1 else 1
+        columns = slot.numel // max(1, rows)
+        if stop - start == slot.numel and rank * (rows + columns) < slot.numel:
+            thin.append(Matrix(index, start, rows, columns))
+        else:
+            other.append((start, stop))
+    return thin, other
+
+
+class LowRank:
+    """One Q per matrix, the same on all ranks; the first is drawn from the tensor's name.
+
+    P and Q are kept as `rank` rows: products with tall thin matrices are many times slower.
+    """
+
+    def __init__(self, member: PowerSgd, layout: Layout, rooms: Rooms) -> None:
+        self._rank, self._seed, self._layout, self._rooms = member.rank, member.seed, layout, rooms
+        self._starts: dict[str, Tensor] = {}
+
+    def rounds(self, piece: Chunk, src: Tensor, dst: Tensor, rest: Tensor | None) -> Rounds:
+        thin, other = sort(self._layout, piece, self._rank)
+        plain = sum(m.rows for m in thin) * self._rank
+        numel = plain + sum(stop - start for start, stop in other)
+        left, left_sum = self._rooms.pair(("P", piece.start), numel, src.dtype)
+        self._project(thin, src, left)
+        pack(src, other, left[plain:])
+        yield Payload("sum", left, left_sum)
+        unpack(dst, other, left_sum[plain:])
+        if rest is not None:
+            for start, stop in other:
+                rest[start:stop] = 0
+        if thin:
+            yield from self._second(piece, thin, src, dst, rest, left_sum)
+
+    def _second(
+        self, piece: Chunk, thin: Sequence[Matrix], src: Tensor, dst: Tensor, rest: Tensor | None, left_sum: Tensor
+    ) -> Rounds:
+        import torch
+
+        bases = [torch.linalg.qr(p.t()).Q.t().contiguous() for p in self._cut(left_sum, [m.rows for m in thin])]
+        columns = [m.columns for m in thin]
+        right, right_sum = self._rooms.pair(("Q", piece.start), sum(columns) * self._rank, src.dtype)
+        for matrix, basis, q in zip(thin, bases, self._cut(right, columns), strict=True):
+            torch.mm(basis, matrix.of(src), out=q)
+            if rest is not None:
+                matrix.of(rest).addmm_(basis.t(), q, alpha=-1)
+        yield Payload("sum", right, right_sum)
+        for matrix, basis, q in zip(thin, bases, self._cut(right_sum, columns), strict=True):
+            torch.mm(basis.t(), q, out=matrix.of(dst))
+            name = self._layout.slots[matrix.slot].name
+            self._starts[name] = at_length_one(q, self._starts[name])
+
+    def _project(self, thin: Sequence[Matrix], src: Tensor, left: Tensor) -> None:
+        import torch
+
+        for matrix, p in zip(thin, self._cut(left, [m.rows for m in thin]), strict=True):
+            torch.mm(self._start(matrix), matrix.of(src).t(), out=p)
+
+    def _cut(self, vector: Tensor, lengths: Sequence[int]) -> Iterator[Tensor]:
+        """Views of rank x length, one after another."""
+        start = 0
+        for length in lengths:
+            yield vector[start : start + length * self._rank].view(self._rank, length)
+            start += length * self._rank
+
+    def _start(self, matrix: Matrix) -> Tensor:
+        import torch
+
+        name = self._layout.slots[matrix.slot].name
+        if name not in self._starts:
+            dice = torch.Generator().manual_seed(zlib.crc32(name.encode()) + self._seed)
+            self._starts[name] = torch.randn(self._rank, matrix.columns, generator=dice)
+        return self._starts[name]
+
+    def state(self) -> Mapping[str, Any]:
+        return {"starts": {name: q.clone() for name, q in self._starts.items()}}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        saved = state.get("starts", {})
+        for name, q in saved.items():
+            if len(q) != self._rank:
+                raise WrongCommand(
+                    f"the saved state of {name}",
+                    why=f"it is of powersgd(rank={len(q)}), and this run has rank {self._rank}",
+                    remedy=f"powersgd(rank={len(q)}), or load model and optimizer alone",
+                )
+        self._starts = {name: q.clone() for name, q in saved.items()}
+
+
+def at_length_one(q: Tensor, before: Tensor) -> Tensor:
+    """Rows at length 1, so that M Q overflows only where M does; where one has no direction, the row before."""
+    sizes = q.abs().amax(dim=1, keepdim=True)
+    rows = q / sizes  # first by the largest number: squares of large and of tiny ones leave float32
+    known = (sizes > 0) & sizes.isfinite()
+    return (rows / rows.norm(dim=1, keepdim=True)).where(known, before)
+
+
+def pack(src: Tensor, ranges: Sequence[tuple[int, int]], out: Tensor) -> None:
+    at = 0
+    for start, stop in ranges:
+        out[at : at + stop - start].copy_(src[start:stop])
+        at += stop - start
+
+
+def unpack(dst: Tensor, ranges: Sequence[tuple[int, int]], values: Tensor) -> None:
+    at = 0
+    for start, stop in ranges:
+        dst[start:stop].copy_(values[at : at + stop - start])
+        at += stop - start

@@ -1,0 +1,15 @@
+"""How one chunk is combined among ranks."""
+
+from paceline.menu.menu import Menu
+
+MENU = Menu(
+    "exchange",
+    {
+        "allreduce": ".allreduce:AllReduce",
+        "ps": ".ps:Ps",
+        "hierarchical": ".hierarchical:Hierarchical",
+        "neighbor": ".neighbor:Neighbor",
+        "window": ".window:Window",
+    },
+    package=__name__,
+)

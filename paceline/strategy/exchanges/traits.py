@@ -1,0 +1,72 @@
+"""The traits of an exchange, with the value that most exchanges have; a member overrides what differs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from paceline.menu.menu import Member
+from paceline.types import Cluster
+
+if TYPE_CHECKING:
+    from paceline.protocols import Costed, Exchange, Priced, Topology
+
+
+class ExchangeTraits(Member):
+    """
+    phases           phases of one chunk that the dispatcher lets leave one by one
+    takes_topology   mixes with neighbors, and takes a topology that says with whom
+    asynchronous     takes what has arrived instead of waiting for this step's
+    shares_results   fills one memory for all ranks of a host where the comm offers that
+    one_call         a phase is one call of the comm, so that units may leave in any common order
+    gathers          carries payloads that cannot be summed
+    mixes_once       every rank mixes what it receives by itself, and rounds once
+    one_sum          a chunk is one sum of the comm, which a library may add in the dtype that travels
+    """
+
+    phases: ClassVar[int] = 1
+    takes_topology: ClassVar[bool] = False
+    asynchronous: ClassVar[bool] = False
+    shares_results: ClassVar[bool] = False
+    one_call: ClassVar[bool] = False
+    gathers: ClassVar[bool] = False
+    mixes_once: ClassVar[bool] = False
+    one_sum: ClassVar[bool] = False
+
+    @property
+    def consensus(self) -> bool:
+        """Whether all ranks end with the same sum; otherwise each has its own weighted mean."""
+        return True
+
+    @property
+    def servers(self) -> int:
+        """Processes that it needs beside the workers."""
+        return 0
+
+    @property
+    def dedicated(self) -> bool:
+        """Whether it has servers, and they alone own what is exchanged."""
+        return False
+
+    @property
+    def topology(self) -> Topology | None:
+        """Return the topology of an exchange among neighbors, or None if all ranks take part."""
+        return None
+
+    def with_topology(self, topology: Topology) -> Costed:
+        """The same exchange among other neighbors, where it takes a topology."""
+        return self  # type: ignore[return-value]
+
+    def check(self, cluster: Cluster) -> None:
+        """Refuse a cluster that it does not fit; any fits."""
+
+    def decoupled(self) -> Exchange | None:
+        """The same exchange in two phases, reduce-scatter and all-gather; None if it has no such form."""
+        return None
+
+    def placing(self, cluster: Cluster) -> Priced:
+        """The value that is asked for the traffic of a run's chunks, one after another."""
+        return self  # type: ignore[return-value]
+
+    def period(self, cluster: Cluster) -> int:
+        """Steps after which traffic repeats itself."""
+        return 1

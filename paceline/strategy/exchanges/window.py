@@ -1,0 +1,140 @@
+"""Every rank writes into its neighbors' memory and goes on with whatever has arrived in its own: nobody waits.
+
+    averaging    y[i] = (keep x[i] + sum_j weight[i, j] x[j]) / (keep + sum_j weight[i, j])      j: those that arrived
+    mass         y[i] = share x[i] + sum of what was given to i;  share x[i] goes to each target
+
+What has arrived may be of any step, older or newer; what comes twice before it is read, is read once when
+averaging (the last one counts) and as a sum when it is mass. The mass of all ranks, with what is on the way,
+never changes, so push_sum still finds the mean; plain averaging only comes near it.
+
+B. Ying, K. Yuan, H. Hu, Y. Chen and W. Yin, "BlueFog: Make Decentralized Algorithms Practical for Optimization and
+Deep Learning", 2021 (win_put); M. Assran and M. Rabbat, "Asynchronous Gradient Push", 2021.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from paceline.comm.transport import Buffers, Comm, Work
+from paceline.errors import WrongCommand
+from paceline.protocols import Codec
+from paceline.strategy.exchanges._works import Together
+from paceline.strategy.exchanges.neighbor import Neighbor, plain_row, split_mass
+from paceline.types import Chunk, Lane, Mixing, Unit, View
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# A rank with less mass than this gives none away: it would be divided by a number near zero.
+LEAST = 0.5
+
+
+@dataclass(frozen=True)
+class Window(Neighbor):
+    """Traffic is what is written into each rank in one step, whether it comes to be read or not."""
+
+    name: ClassVar[str] = "window"
+    asynchronous: ClassVar[bool] = True
+    one_call: ClassVar[bool] = False
+    mixes_once: ClassVar[bool] = False
+
+    def join(self, comm: Comm, view: View, lane: Lane) -> WindowChannel:
+        return WindowChannel(comm, view, self.topology, lane)
+
+
+class WindowChannel:
+    """One window per chunk, made at its first start, which is collective; no later start waits for a rank."""
+
+    def __init__(self, comm: Comm, view: View, topology: Any, lane: Lane) -> None:
+        self.memory = self._comm = comm
+        self._view, self._topology = view, topology
+        self._mass = lane.tail == "mass"
+        self._windows: dict[int, Buffers] = {}
+        self._restored: dict[int, dict[int, Tensor]] = {}
+        self._sources = sources_of(topology, view)
+        self._weights = {source: weight for row in rows_of(topology, view) for source, weight in row.sources}
+
+    def start(self, unit: Unit, chunk: Chunk, src: Tensor, dst: Tensor, codec: Codec | None) -> Work:
+        if codec is not None:
+            raise WrongCommand("exchange window with a compressor", why="payloads of it cannot be mixed later")
+        if chunk.index not in self._windows:
+            self._windows[chunk.index] = self._comm.window(src.numel(), src.dtype, self._sources, shows=False)
+        move = self._give if self._mass else self._average
+        return Together(move(self._windows[chunk.index], unit.step, chunk, src, dst))
+
+    def _average(self, window: Buffers, step: int, chunk: Chunk, src: Tensor, dst: Tensor) -> list[Work]:
+        row = plain_row(self._topology, self._view, step)
+        works = [window.put(target, src) for target in row.targets]
+        _scale(src, row.keep, dst)
+        total = row.keep + sum(self._arrived(window, chunk, dst, self._weights))
+        if total == 0:
+            dst.copy_(src)
+        elif total != 1:
+            dst.div_(total)
+        return works
+
+    def _give(self, window: Buffers, step: int, chunk: Chunk, src: Tensor, dst: Tensor) -> list[Work]:
+        """The last element is the mass p of one, and goes the same way as the rest."""
+        row = split_mass(self._topology, self._view, step)
+        gives = float(src[-1]) >= LEAST
+        works = [window.accumulate(target, src, row.keep) for target in row.targets if gives]
+        _scale(src, row.keep if gives else 1.0, dst)
+        for _ in self._arrived(window, chunk, dst, {}):
+            pass
+        return works
+
+    def _arrived(self, window: Buffers, chunk: Chunk, dst: Tensor, weights: Mapping[int, float]) -> Iterator[float]:
+        """Add what has arrived, weighted, and forget it; the weight of each source of which something had."""
+        for source, tensor in self._restored.pop(chunk.index, {}).items():
+            dst.add_(tensor.to(dst.dtype), alpha=weights.get(source, 1.0))
+            yield weights.get(source, 1.0)
+        for source in window.sources:
+            if window.fold(source, dst, weights.get(source, 1.0), clear=True):
+                yield weights.get(source, 1.0)
+
+    def state(self) -> Mapping[str, Any]:
+        """What has arrived and was not read. To keep all mass, save on all ranks, with a barrier before."""
+        unread = {index: dict(found) for index, found in self._restored.items()}
+        for index, window in self._windows.items():
+            parked = unread.setdefault(index, {})
+            for source, tensor in _contents(window).items():
+                parked[source] = tensor + parked[source].to(tensor) if self._mass and source in parked else tensor
+        return {"arrived": unread}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """On all ranks: what is on the way belongs to steps that are forgotten."""
+        self._restored = {index: dict(found) for index, found in state.get("arrived", {}).items()}
+        if self._windows:
+            self._comm.barrier()
+            for window in self._windows.values():
+                _contents(window, clear=True)
+            self._comm.barrier()
+
+
+def _scale(src: Tensor, factor: float, out: Tensor) -> None:
+    import torch
+
+    torch.mul(src, factor, out=out)
+
+
+def _contents(window: Buffers, clear: bool = False) -> dict[int, Tensor]:
+    found = {}
+    for source in window.sources:
+        copy = window.empty()
+        if window.fold(source, copy, clear=clear):
+            found[source] = copy
+    return found
+
+
+def rows_of(topology: Any, view: View) -> tuple[Mixing, ...]:
+    """What this rank does at each step of a period."""
+    nodes = len(set(view.nodes)) or 1
+    return tuple(topology.row(view.rank, view, step) for step in range(topology.period(view.size, nodes)))
+
+
+def sources_of(topology: Any, view: View) -> list[list[int]]:
+    """For each rank, all that it ever hears from."""
+    views = [View(rank, view.size, view.nodes) for rank in range(view.size)]
+    return [sorted({source for row in rows_of(topology, each) for source, _ in row.sources}) for each in views]

@@ -1,0 +1,19 @@
+"""What leaves a worker, when it may leave and when it must be back."""
+
+from paceline.menu.menu import Menu
+
+MENU = Menu(
+    "rule",
+    {
+        "grad": ".grad:Grad",
+        "atc": ".atc:Atc",
+        "awc": ".awc:Awc",
+        "server": ".server:Server",
+        "exact_diffusion": ".exact_diffusion:ExactDiffusion",
+        "gradient_tracking": ".gradient_tracking:GradientTracking",
+        "push_sum": ".push_sum:PushSum",
+        "diloco": ".diloco:Diloco",
+    },
+    aliases={"dgd": "awc"},
+    package=__name__,
+)

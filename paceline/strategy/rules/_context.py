@@ -1,0 +1,95 @@
+"""What a rule is bound to: a model's parameters, its optimizer, and the way to open a lane."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from paceline.errors import WorkloadError
+from paceline.types import Lane
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Parameter
+    from torch.optim import Optimizer
+
+    from paceline.comm.transport import Comm
+    from paceline.protocols import Exchange
+    from paceline.strategy.rules._lane import LaneEngine, LaneGates
+
+
+@dataclass(frozen=True)
+class Context:
+    """`open_lane(lane, exchange)` gives an engine for one vector over all parameters; None is the run's exchange."""
+
+    parameters: Sequence[Parameter]
+    optimizer: Optimizer
+    comm: Comm
+    exchange: Exchange
+    open_lane: Callable[[Lane, Exchange | None], LaneEngine]
+    accumulate: int = 1
+    clip_norm: float | None = None
+    loss_scale: Any = None
+    private_gradients: bool = False
+    clock: Callable[[], float] = time.monotonic  # one for all processes of a host
+    open_gates: Callable[[Callable[[Sequence[int]], None]], LaneGates] | None = (
+        None  # where a schedule crosses the step
+    )
+
+    def twice(self, name: str, step: int) -> WorkloadError:
+        """What is wrong where a gradient comes that has left already."""
+        return WorkloadError(
+            f"{name} got a second gradient at step {step}",
+            why="backward ran twice before step(), or reached a layer twice that is used twice in the model and is "
+            "checkpointed with use_reentrant=True",
+            remedy="(loss1 + loss2).backward(), or accumulate=2 with step() after each, which averages; "
+            "checkpoint(..., use_reentrant=False)",
+        )
+
+
+class Carrier:
+    """One lane that carries tensors of the parameters' shapes: fill, send, wait, look at the result.
+
+    Over a consensus exchange, which sums, tensors leave divided by the number of ranks; over neighbors the
+    weights are in the mixing.
+    """
+
+    def __init__(self, context: Context, lane: Lane, exchange: Exchange | None = None) -> None:
+        self.engine = context.open_lane(lane, exchange)
+        self._factor = 1.0 / context.comm.size if (exchange or context.exchange).consensus else 1.0
+        self.sent = False
+
+    def send(self, number: int, tensors: Sequence[Tensor]) -> None:
+        """`tensors` stand in the order of the parameters; `number` counts exchanges, for topologies that change."""
+        self.engine.begin(number)
+        for slot, position in enumerate(self.engine.order):
+            source, since = self.engine.source(slot), self.engine.glance()
+            source.copy_(tensors[position])
+            if self._factor != 1.0:
+                source.mul_(self._factor)
+            self.engine.offer(slot, since)
+        self.sent = True
+
+    def wait(self) -> None:
+        if self.sent:
+            self.engine.finish()
+
+    def widened(self, tensor: Tensor) -> Tensor:
+        """A copy in the dtype that it travels in."""
+        return tensor.to(self.engine.carried(tensor), copy=True)
+
+    def drop(self) -> None:
+        """Let what is under way arrive, and forget it."""
+        self.wait()
+        self.sent = False
+
+    def take(self) -> list[Tensor]:
+        """The result, in the order of the parameters."""
+        self.sent = False
+        views = [view for arena in self.engine.arenas for view in arena.result_views]
+        ordered: list[Tensor] = [views[0]] * len(views)
+        for slot, position in enumerate(self.engine.order):
+            ordered[position] = views[slot]
+        return ordered

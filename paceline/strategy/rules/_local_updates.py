@@ -1,0 +1,150 @@
+"""What rules with local updates share: the optimizer runs on this rank's own gradient."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from paceline.errors import WrongCommand
+from paceline.strategy.rules._context import Carrier, Context
+from paceline.types import Lane, Spent
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+log = logging.getLogger(__name__)
+
+
+class LocalDuty:
+    """A duty that does nothing among ranks yet; rules add what leaves and what comes back."""
+
+    averages_gradients = False
+    under_way = False  # gradients never leave
+
+    def __init__(self, context: Context) -> None:
+        import torch
+
+        self._torch = torch
+        self.context, self.parameters = context, list(context.parameters)
+        self._carriers: list[Carrier] = []
+        self.steps = 0
+
+    def carry(self, lane: Lane, exchange: Any = None) -> Carrier:
+        """Open a lane of this rule."""
+        carrier = Carrier(self.context, lane, exchange)
+        self._carriers.append(carrier)
+        return carrier
+
+    def discard(self) -> None:
+        """Forget what has left for the step that was about to begin."""
+        for carrier in self._carriers:
+            carrier.drop()
+
+    def finish(self) -> None:
+        """A step is over when its update is."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def begin(self) -> None:
+        """A step begins: forward is about to run."""
+
+    def on_held(self, parameter: Tensor) -> None:
+        """Gradients stay where they are in any case."""
+
+    def on_grad(self, parameter: Tensor) -> None:
+        """The gradient stays where it is; what is under way may go on meanwhile."""
+        self.context.comm.progress()
+
+    def leave(self) -> None:
+        """Backward is over."""
+
+    def wait(self) -> None:
+        """Until what must be back is back."""
+
+    def sound(self) -> bool:
+        return True
+
+    def update(self) -> None:
+        raise NotImplementedError
+
+    def synchronize(self) -> None:
+        """Gradients are this rank's own; there is nothing to wait for."""
+
+    def update_with(self, closure: Callable[[], Tensor]) -> None:
+        raise WrongCommand(
+            "step(closure)", why="this rule updates locally, once per step", remedy="rule grad, or a plain optimizer"
+        )
+
+    def local_update(self) -> None:
+        """One step of the user's optimizer on this rank's mean gradient; gradients are gone afterwards."""
+        for parameter in self.parameters:
+            if parameter.grad is not None and parameter.grad.requires_grad:  # backward has kept a graph
+                parameter.grad = parameter.grad.detach()
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        if self.context.accumulate > 1:
+            self._torch._foreach_mul_(gradients, 1.0 / self.context.accumulate)
+        if self.context.clip_norm is not None:
+            self._torch.nn.utils.clip_grad_norm_(self.parameters, self.context.clip_norm)
+        self.context.optimizer.step()
+        self.release()
+
+    def release(self) -> None:
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def values(self) -> list[Tensor]:
+        return [parameter.detach() for parameter in self.parameters]
+
+    def adopt(self, tensors: Sequence[Tensor]) -> None:
+        """The parameters become these values."""
+        with self._torch.no_grad():
+            for parameter, tensor in zip(self.parameters, tensors, strict=True):
+                parameter.copy_(tensor)
+
+    def take_spent(self) -> Spent:
+        """Nothing passes outside of step()."""
+        return Spent()
+
+    def staleness(self) -> Mapping[str, Any]:
+        """Empty: no rank is ahead of another."""
+        return {}
+
+    def state(self) -> Mapping[str, Any]:
+        return {"steps": self.steps}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.steps = state["steps"]
+
+    def own_state(self) -> dict[str, Any]:
+        """Whose state it is: for rules that keep something whose sum over the ranks of a run means something."""
+        return {"steps": self.steps, "rank": self.context.comm.rank, "size": self.context.comm.size}
+
+    def all_own(self, state: Mapping[str, Any]) -> bool:
+        """Whether every rank holds the state that it saved itself, at the step of the others.
+
+        Collective, and the same answer on all ranks; rank 0 says so where the answer is no.
+        """
+        comm = self.context.comm
+        step = self._torch.tensor([state["steps"]], dtype=self._torch.int64)
+        comm.broadcast(step, 0, "the step of the checkpoint").wait()
+        in_step = self.context.exchange.asynchronous or int(step) == state["steps"]
+        own = in_step and (state.get("rank"), state.get("size")) == (comm.rank, comm.size)
+        vote = self._torch.tensor([float(own)], device=self.parameters[0].device)
+        votes = self._torch.empty_like(vote)
+        comm.all_sum(vote, votes, "whose state is restored").wait()
+        agreed = int(votes) == comm.size
+        if not agreed and comm.rank == 0:
+            log.warning(
+                "%d of %d ranks hold a state that is not their own of one step: the rule starts afresh from the "
+                "parameters as they are. try: every rank saves and loads its own file",
+                comm.size - int(votes),
+                comm.size,
+            )
+        return agreed
+
+
+def check_every(rule: object, every: int, least: int = 1) -> None:
+    if every < least:
+        raise WrongCommand(f"{rule}", why=f"every counts steps, at least {least}")

@@ -1,0 +1,37 @@
+"""Adapt, then combine: step locally, then average parameters with neighbors.
+
+    x[i] <- sum_j W[i, j] * (x[j] - lr * grad_j(x[j]))
+
+`every=k` steps k times before it averages: with exchange allreduce that is local SGD. `global_every=k` averages
+over all ranks every k steps on top. With full averaging and an equal start it equals rule grad for SGD with
+momentum, Nesterov and weight decay: the momentum buffers are averaged too, in effect, because they are linear.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from paceline.strategy.rules._averaging import Averaging, AveragingDuty
+from paceline.strategy.rules._context import Context
+
+
+@dataclass(frozen=True)
+class Atc(Averaging):
+    name: ClassVar[str] = "atc"
+    leaves: ClassVar[str] = "update"
+
+    def bind(self, context: Context) -> AtcDuty:
+        return AtcDuty(context, self)
+
+
+class AtcDuty(AveragingDuty):
+    """Parameters leave after the local update."""
+
+    def leave(self) -> None:
+        self.local_update()
+        self.send()
+
+    def update(self) -> None:
+        self.take()
+        self.count()

@@ -1,0 +1,17 @@
+"""Where the arena is cut and in which order chunks leave."""
+
+from paceline.menu.menu import Menu
+
+MENU = Menu(
+    "schedule",
+    {
+        "bsp": ".bsp:Bsp",
+        "wfbp": ".wfbp:Wfbp",
+        "fusion": ".fusion:Fusion",
+        "mgwfbp": ".mgwfbp:MgWfbp",
+        "priority": ".priority:Priority",
+        "dear": ".dear:Dear",
+        "auto": ".auto:Auto",
+    },
+    package=__name__,
+)

@@ -1,0 +1,139 @@
+"""From a Run to the objects that carry it out; alone in knowing every family."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from paceline.comm.transport import Comm
+from paceline.engine.device import Device, find
+from paceline.errors import WorkloadError
+from paceline.run.axes import Composed
+from paceline.run.run import Run
+from paceline.train import references
+from paceline.train.evaluate import in_eval
+from paceline.train.loop import Training
+from paceline.train.pace import Pace
+from paceline.train.scaling import LossScale
+from paceline.train.stepper import Reference, Stepper
+from paceline.types import Cursor, View, Workload
+from paceline.workload import sources
+from paceline.workload.computes import MENU as COMPUTE
+from paceline.workload.profile import read as read_profile
+from paceline.workload.recipe import make_optimizer
+from paceline.workload.resolve import build as build_workload
+from paceline.workload.resolve import seeded
+from paceline.workload.sources._source import Source
+
+
+def workload_of(run: Run, source: Source | None = None, rank: int = 0) -> Workload:
+    """The workload, built to take the samples of a source that has its own; or one that waits after a profile."""
+    waiting: Workload | None = COMPUTE.make(run.compute).workload(rank)
+    if waiting is not None:
+        return waiting
+    fit = {} if source is None else source.fit()
+    workload = build_workload(
+        run.model,
+        classes=run.classes,
+        image_size=run.image_size,
+        sequence_length=run.sequence_length,
+        seed=run.seed,
+        fit=fit,
+    )
+    if fit and source is not None:
+        _try_out(run, workload, source)
+    return workload
+
+
+def _try_out(run: Run, workload: Workload, source: Source) -> None:
+    """Refuse a model that cannot take what a source gives, before the first step."""
+    batch = next(source.batches(workload, View(0, 1), 2, Cursor(seed=run.seed), lambda batch: batch))
+    try:
+        with seeded(run.seed), torch.no_grad(), in_eval(workload.model):  # so that nothing is learned from it
+            workload.loss(workload.model, batch)
+    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as problem:
+        shapes = ", ".join(" x ".join(map(str, part.shape[1:])) or "1 number" for part in batch)
+        raise WorkloadError(
+            f"{run.model} cannot take the samples of {source} ({shapes})",
+            why=str(problem).splitlines()[0],
+            remedy="idx(FOLDER, channels=3) for networks that take colors, or --model small_cnn",
+        ) from None
+
+
+def training_of(composed: Composed, comm: Comm, device: Device | None = None) -> Training:
+    """One rank, ready to step."""
+    run, device = composed.run, device or find()
+    source = sources.MENU.make(run.source)
+    workload = workload_of(run, source, comm.rank)
+    model = device.place_model(workload.model)
+    if run.memory_format == "channels_last":
+        model = model.to(memory_format=torch.channels_last)
+    optimizer = make_optimizer(run.optimizer, [p for p in model.parameters() if p.requires_grad])
+    pace = pace_of(composed, model, optimizer, comm, device)
+    called = pace.model if run.reference else model
+    view = View(comm.rank, comm.size, comm.placement)
+
+    def deal() -> Any:
+        return batches_of(run, workload, view, device, source)
+
+    return Training(
+        workload=workload,
+        model=torch.compile(called) if run.compile else called,
+        pace=pace,
+        batches=deal(),
+        deal=deal,
+        tests=source.tests(),
+        place=_placing(run, device),
+        rank=comm.rank,
+        accumulate=run.accumulate,
+        precision=run.precision,
+        device="cuda" if device.kind == "cuda" else "cpu",
+    )
+
+
+def pace_of(composed: Composed, model: Any, optimizer: Any, comm: Comm, device: Device) -> Stepper:
+    """A Pace, or the reference that is raced instead."""
+    run, axes = composed.run, composed.axes
+    settings: dict[str, Any] = {
+        "comm": comm,
+        "device": device,
+        "accumulate": run.accumulate,
+        "clip_norm": run.clip_norm,
+        "loss_scale": LossScale() if run.precision == "fp16" else None,
+    }
+    if axes is None:
+        reference: Reference = references.MENU.load(str(run.reference))
+        return reference(model, optimizer, **settings)
+    profile = read_profile(Path(run.profile)) if run.profile else None
+    return Pace(model, optimizer, axes=axes, profile=profile, clock=time.perf_counter, **settings)
+
+
+def batches_of(run: Run, workload: Workload, view: View, device: Device, source: Source) -> Any:
+    """This rank's batches, one per backward, on the device."""
+    micro = run.per_worker * view.size
+    return iter(source.batches(workload, view, micro, Cursor(seed=run.seed), _placing(run, device)))
+
+
+def _placing(run: Run, device: Device) -> Callable[[Any], Any]:
+    """How a batch gets onto the device."""
+    channels_last = run.memory_format == "channels_last"
+
+    def place(batch: Any) -> Any:
+        return device.place(_formatted(batch) if channels_last else batch)
+
+    return place
+
+
+def _formatted(batch: Any) -> Any:
+    """Images of a batch in channels_last."""
+    if isinstance(batch, torch.Tensor):
+        return batch.to(memory_format=torch.channels_last) if batch.dim() == 4 else batch
+    if isinstance(batch, dict):
+        return {key: _formatted(value) for key, value in batch.items()}
+    if isinstance(batch, (list, tuple)):
+        return type(batch)(_formatted(value) for value in batch)
+    return batch

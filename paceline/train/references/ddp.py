@@ -1,0 +1,91 @@
+"""Stock torch DistributedDataParallel: gloo on CPUs, nccl on GPUs, gradients as views of its buckets."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from paceline.comm.transport import Comm
+from paceline.engine.device import Device
+from paceline.train.references.limit import Limit
+from paceline.train.scaling import LossScale
+
+
+class Ddp(Limit):
+    """`model` is what the loop must call: the wrapped module."""
+
+    replicas_differ = False
+    note = "ddp: its exposed communication is inside backward and cannot be told apart"
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        comm: Comm,
+        device: Device,
+        accumulate: int = 1,
+        clip_norm: float | None = None,
+        loss_scale: LossScale | None = None,
+    ) -> None:
+        wrapped = DistributedDataParallel(model, gradient_as_bucket_view=True)
+        super().__init__(
+            wrapped,
+            optimizer,
+            comm=comm,
+            device=device,
+            accumulate=accumulate,
+            clip_norm=clip_norm,
+            loss_scale=loss_scale,
+        )
+        self._waiting = contextlib.ExitStack()
+        self._hold()
+
+    def _hold(self) -> None:
+        """While accumulating DDP must not exchange; its own word for that is no_sync."""
+        self._waiting.close()
+        if self._micro + 1 < self.accumulate:
+            self._waiting.enter_context(self.model.no_sync())  # type: ignore[operator]
+
+    def step(self, closure: Callable[[], Tensor] | None = None) -> bool:
+        acted = super().step(closure)
+        self._hold()
+        return acted
+
+    def meet(self) -> None:
+        """DDP's all-reduce is the meeting."""
+
+    def agreed(self, loss: Tensor) -> Tensor:
+        """The mean of all ranks, so that all search along the same line and evaluate as often."""
+        share = loss.view(1) / self.comm.size
+        mean = torch.empty_like(share)
+        self.comm.all_sum(share, mean, "the loss").wait()
+        return mean[0]
+
+    def close(self) -> Any:
+        self._waiting.close()
+
+
+class OwnLoopDdp(Ddp):
+    """DDP in a loop that goes on calling the model itself, to race a user's script against it.
+
+    A shallow copy of the model, with the same parameters, is what DDP wraps; the model's own `forward` leads there
+    while it trains. Evaluation does not, because DDP wants every rank to take part in a forward pass.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, **settings: Any) -> None:
+        inner, own_forward = copy.copy(model), model.forward
+        super().__init__(inner, optimizer, **settings)
+
+        def forward(*inputs: Any, **named: Any) -> Any:
+            if model.training and torch.is_grad_enabled():
+                return self.model(*inputs, **named)
+            return own_forward(*inputs, **named)
+
+        model.forward = forward

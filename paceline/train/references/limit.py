@@ -1,0 +1,145 @@
+"""The limit: the same steps and a barrier, no communication. No synchronous strategy can be faster for long."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from paceline.comm.transport import Comm
+from paceline.engine.device import Device
+from paceline.engine.engine import Engine
+from paceline.train.checks import check_closure
+from paceline.train.evaluate import averaged_statistics
+from paceline.train.pace import StepTimes, note_step
+from paceline.train.scaling import LossScale
+from paceline.types import Noted
+
+
+class Limit:
+    """Steps as Pace does, gradients stay on their rank."""
+
+    replicas_differ = True
+    engines: Sequence[Engine] = ()  # nothing is sent through one
+    steps_to_plan = 0
+    note = "limit: gradients are not exchanged; ranks train apart and only meet at a barrier"
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        comm: Comm,
+        device: Device,
+        accumulate: int = 1,
+        clip_norm: float | None = None,
+        loss_scale: LossScale | None = None,
+    ) -> None:
+        self.model, self.optimizer, self.comm = model, optimizer, comm
+        self.accumulate, self.clip_norm, self.loss_scale = accumulate, clip_norm, loss_scale
+        self.times, self.steps, self._micro = StepTimes(), 0, 0
+        self._finite: bool | None = None  # of gradients that are ready for the optimizer
+        self.on_step: Callable[[], None] | None = None
+        self._log: list[Noted] | None = None
+
+    def scaled(self, loss: Tensor) -> Tensor:
+        return loss if self.loss_scale is None else loss * self.loss_scale.value
+
+    def step(self, closure: Callable[[], Tensor] | None = None) -> bool:
+        if closure is not None:
+            check_closure(self.accumulate, self.loss_scale)
+        self._micro += 1
+        if self._micro < self.accumulate:
+            return False
+        self._micro = 0
+        began = time.perf_counter()
+        self.meet()
+        waited = time.perf_counter()
+        self._update() if closure is None else self._update_with(closure)
+        updated = time.perf_counter()
+        self.times.exposed, self.times.update = waited - began, updated - waited
+        if self._log is not None:
+            note_step(self._log, self.steps, began, waited, updated)
+        self.steps += 1
+        if self.on_step is not None:
+            self.on_step()
+        return True
+
+    def synchronize(self) -> None:
+        """Gradients as the optimizer will see them; they are this rank's own already."""
+        self._prepare()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+    def meet(self) -> None:
+        self.comm.barrier()
+
+    def _prepare(self) -> bool:
+        """Divide by the number of backward passes and by the loss scale, and clip, once; whether all is finite."""
+        if self._finite is not None:
+            return self._finite
+        gradients = [p.grad.detach() for p in self.model.parameters() if p.grad is not None]
+        factor, self._finite = 1.0 / self.accumulate, True
+        if self.loss_scale is not None or self.clip_norm is not None:
+            norm = float(torch.nn.utils.get_total_norm(gradients))
+            factor /= 1.0 if self.loss_scale is None else self.loss_scale.value
+            self._finite = norm - norm == 0
+            if self.clip_norm is not None:
+                factor *= min(1.0, self.clip_norm / (norm * factor + 1e-6))
+        if self._finite and factor != 1.0:
+            torch._foreach_mul_(gradients, factor)
+        return self._finite
+
+    def _update(self) -> None:
+        finite = self._prepare()
+        if self.loss_scale is not None:
+            self.loss_scale.record(finite)
+        if finite:
+            self.optimizer.step()
+        self._forget()
+
+    def _update_with(self, closure: Callable[[], Tensor]) -> None:
+        """For optimizers that evaluate the model again: every evaluation has its own gradient."""
+
+        def evaluate() -> Any:
+            self._forget()
+            loss = closure()
+            self._prepare()
+            return self.agreed(loss.detach())
+
+        self.optimizer.step(evaluate)
+        self._forget()
+
+    def agreed(self, loss: Tensor) -> Tensor:
+        """The loss that the optimizer sees: this rank's own."""
+        return loss
+
+    def _forget(self) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        self._finite = None
+
+    @contextlib.contextmanager
+    def averaged(self) -> Iterator[None]:
+        with averaged_statistics(self.model, self.comm):
+            yield
+
+    def finish(self) -> StepTimes:
+        return StepTimes()
+
+    def staleness(self) -> dict[str, Any]:
+        """Empty: every rank works on its own parameters."""
+        return {}
+
+    def record_events(self, log: list[Noted] | None) -> None:
+        self._log = log
+
+    def close(self) -> None:
+        pass

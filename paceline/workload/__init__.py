@@ -1,0 +1,1 @@
+"""Networks to train, sources of their samples, and real or replayed compute."""

@@ -1,0 +1,95 @@
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from paceline.cluster.launchers import MENU
+from paceline.cluster.launchers.local import KEEP_MEMORY, Local, environment_of, free_port, prepare
+from paceline.errors import WrongCommand
+
+
+def start(folder, argv, workers=1, environ=os.environ):
+    return Local().start(argv, workers=workers, folder=folder, environ=environ, prefix=True)
+
+
+def test_the_menu_makes_what_it_lists():
+    assert [str(MENU.make(name)) for name in MENU.names()] == ["local"]
+
+
+def test_ranks_see_the_variables_of_torchrun(tmp_path):
+    seen = environment_of(2, 4, tmp_path, {"HOME": "/h"}, 1234)
+    assert seen["OMP_NUM_THREADS"] == str(max(1, len(os.sched_getaffinity(0)) // 4))
+    del seen["OMP_NUM_THREADS"]
+    assert seen == {
+        **KEEP_MEMORY,
+        "HOME": "/h",
+        "RANK": "2",
+        "WORLD_SIZE": "4",
+        "LOCAL_RANK": "2",
+        "LOCAL_WORLD_SIZE": "4",
+        "GROUP_RANK": "0",
+        "NODE_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "1234",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "PACELINE_SERVERS": "0",
+        "PACELINE_STORE": str(tmp_path / "store"),
+        "PACELINE_JOB": str(tmp_path),
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def test_what_the_caller_chose_is_kept_and_an_outer_torchrun_is_forgotten(tmp_path):
+    given = {"OMP_NUM_THREADS": "7", "GLOO_SOCKET_IFNAME": "eth0", "TORCHELASTIC_RUN_ID": "x", "RANK": "9"}
+    seen = environment_of(0, 1, tmp_path, given, 1)
+    assert (seen["OMP_NUM_THREADS"], seen["GLOO_SOCKET_IFNAME"], seen["RANK"]) == ("7", "eth0", "0")
+    assert not [name for name in seen if name.startswith("TORCHELASTIC")]
+
+
+def test_the_folder_is_for_the_user_alone(tmp_path):
+    folder = prepare(tmp_path / "a" / "b", 1)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert (folder / "store").stat().st_mode & 0o777 == 0o700
+
+
+def test_what_a_former_job_left_is_not_seen(tmp_path):
+    prepare(tmp_path, 2)
+    (tmp_path / "store" / "address.0").write_text("old")
+    (tmp_path / "rank-1.failed.json").write_text("{}")
+    (tmp_path / "rank-1.call").write_text("barrier")
+    (tmp_path / "run.json").write_text("{}")
+    prepare(tmp_path, 2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.json", "store"]
+    assert not list((tmp_path / "store").iterdir())
+
+
+def test_a_free_port_can_be_listened_on():
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", free_port()))
+        server.listen()
+
+
+def test_nothing_to_start_is_refused(tmp_path):
+    with pytest.raises(WrongCommand, match="at least one worker"):
+        start(tmp_path, ["true"], workers=0)
+    with pytest.raises(WrongCommand, match="nothing to start"):
+        start(tmp_path, [])
+
+
+@pytest.mark.multi
+def test_a_command_that_does_not_exist_is_refused(tmp_path):
+    script = tmp_path / "script"
+    script.write_text("echo no right to run")
+    with pytest.raises(WrongCommand, match=r"no-such-command cannot be started: No such file"):
+        start(tmp_path, ["no-such-command"], workers=2)
+    with pytest.raises(WrongCommand, match="Permission denied"):
+        start(tmp_path, [str(script)])
+
+
+@pytest.mark.multi
+def test_the_launcher_loads_no_torch():
+    code = "import sys, paceline.cluster.launchers.local; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[3])

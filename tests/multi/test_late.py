@@ -1,0 +1,108 @@
+"""A second process of a rank never takes part, and no file of the user is ever written, whoever joins when."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.multi
+
+SCRIPT = Path(__file__).with_name("late.py")
+CONTENT = bytes(range(256)) * 4096  # 1 MiB, larger than any control segment of two ranks
+TWICE = """
+import paceline, torch
+with paceline.join() as worker:
+    assert paceline.allreduce(torch.ones(1), average=False).item() == 2
+    print("turn", worker.rank)
+"""
+
+
+@pytest.fixture
+def precious(tmp_path):
+    path = tmp_path / "precious.dat"
+    path.write_bytes(CONTENT)
+    yield path
+    assert path.read_bytes() == CONTENT
+
+
+def launch(*command, environ=None, launcher="paceline"):
+    argv = {
+        "paceline": [sys.executable, "-m", "paceline", "run", "-np", "2", "--", *command],
+        "torchrun": [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--no-python", *command],
+    }
+    done = subprocess.run(
+        argv[launcher], capture_output=True, text=True, timeout=120, env={**os.environ, **(environ or {})}
+    )
+    done.stdout = re.sub(r"(?m)^\[\d\] ?", "", done.stdout)  # the rank before each line
+    return done
+
+
+def run(mode, precious, launcher="paceline"):
+    return launch(sys.executable, str(SCRIPT), mode, environ={"PRECIOUS": str(precious)}, launcher=launcher)
+
+
+@pytest.mark.parametrize("launcher", ["paceline", "torchrun"])
+@pytest.mark.parametrize("mode", ["subprocess", "everywhere"])
+def test_a_subprocess_of_a_rank_cannot_join_its_job(mode, launcher, precious):
+    done = run(mode, precious, launcher)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("is done") == 2
+    refusals = [line for line in done.stdout.splitlines() if line.startswith("second:")]
+    assert len(refusals) == (2 if mode == "everywhere" else 1)
+    for line in refusals:
+        assert "wants to join: it was started by process" in line
+        assert 'if __name__ == "__main__":' in line
+
+
+@pytest.mark.parametrize("mode", ["spawn-loader", "forkserver-loader"])
+def test_a_loader_that_imports_the_script_again_is_told_of_the_main_guard(mode, precious):
+    done = run(mode, precious)
+    assert (
+        "which joined the same job as rank 1. try: put the training code under if __name__" in done.stdout + done.stderr
+    )
+
+
+def test_a_loader_that_forks_works_without_a_main_guard(precious):
+    done = run("fork-loader", precious)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "batches: 8" in done.stdout
+
+
+def test_a_forked_child_ends_without_its_parent_and_cannot_take_its_part(precious):
+    done = run("fork", precious)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "codes: 0 3 4 5" in done.stdout
+    assert "a collective in process" in done.stdout
+    assert done.stdout.count("is done") == 2
+
+
+def test_a_shell_script_may_start_one_program_after_another(tmp_path):
+    (tmp_path / "one.py").write_text(TWICE)
+    script = tmp_path / "train.sh"
+    script.write_text(f"{sys.executable} {tmp_path}/one.py && {sys.executable} {tmp_path}/one.py\n")
+    done = launch("bash", str(script))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (
+        sorted(line for line in done.stdout.splitlines() if line.startswith("turn")) == ["turn 0"] * 2 + ["turn 1"] * 2
+    )
+
+
+def test_a_rank_may_start_a_job_of_its_own(tmp_path):
+    inner = tmp_path / "inner.py"
+    inner.write_text(TWICE)
+    outer = tmp_path / "outer.py"
+    outer.write_text(
+        "import subprocess, sys, paceline\n"
+        "worker = paceline.join()\n"
+        "if worker.first:\n"
+        f"    argv = [sys.executable, '-m', 'paceline', 'run', '-np', '2', '--', sys.executable, {str(inner)!r}]\n"
+        "    print(subprocess.run(argv, capture_output=True, text=True, timeout=60).stdout)\n"
+        "worker.close()\n"
+    )
+    done = launch(sys.executable, str(outer))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "turn 0" in done.stdout
+    assert "turn 1" in done.stdout

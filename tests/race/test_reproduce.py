@@ -1,0 +1,218 @@
+"""Published tables: every cell has a state, every figure of ours a record; without the record there is no figure."""
+
+import re
+from itertools import pairwise
+
+import pytest
+
+from paceline.cli.reproduce import spoken, values
+from paceline.cluster.environment import capture
+from paceline.measure.record.experiment import Experiment
+from paceline.measure.record.record import Record
+from paceline.measure.stats.intervals import Interval
+from paceline.race import reproduce as job
+from paceline.race.published import NAMES, dlaas, elasticdl, load
+from paceline.race.published._sheet import STARTS, Row, SheetCell
+from paceline.race.reproduce import reproduce
+from paceline.run.run import Run
+from tests.race.published.kept import cells, kept
+from tests.report.samples import record
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_cell_is_filled_or_says_why_not(name, tmp_path):
+    found = cells(name, tmp_path)
+    assert found
+    assert all(cell.state == "empty" and cell.reason for cell in found)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_contradictions_of_the_published_tables_are_printed(name, tmp_path):
+    shown = re.sub(r"\s+", " ", " ".join(spoken(reproduce(name, tmp_path))))
+    for note in load(name)["notes"]:
+        assert re.sub(r"\s+", " ", note) in shown
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_cell_names_its_record_and_is_empty_without_it(name, tmp_path):
+    runs = tmp_path / "runs"
+    run = next(reproduce(name, runs).missing())
+    path = kept(run, runs)
+    [filled] = [cell for cell in cells(name, runs) if cell.state != "empty"]
+    assert (filled.state, filled.record.id) == ("measured", path.stem)
+    assert path.stem[-6:] in " ".join(spoken(reproduce(name, runs)))
+    assert any(path.stem in entry["records"] for s in values(reproduce(name, runs))["sheets"] for entry in s["cells"])
+    path.unlink()
+    assert all(cell.state == "empty" for cell in cells(name, runs))
+
+
+def test_what_was_not_measured_is_labelled(tmp_path):
+    run = next(reproduce("dlaas", tmp_path).missing())
+    kept(run, tmp_path, kind="replayed")
+    assert {cell.state for cell in cells("dlaas", tmp_path)} == {"empty", "replayed"}
+    assert "replayed" in " ".join(spoken(reproduce("dlaas", tmp_path)))
+
+
+def test_a_damaged_or_failed_record_fills_no_cell(tmp_path):
+    run = next(reproduce("dlaas", tmp_path).missing())
+    path = kept(run, tmp_path, verdict="failed")
+    assert all(cell.state == "empty" for cell in cells("dlaas", tmp_path))
+    path.write_text(path.read_text()[:100])
+    assert all(cell.state == "empty" for cell in cells("dlaas", tmp_path))
+
+
+def test_efficiency_is_speed_up_divided_by_workers(tmp_path):
+    for run in reproduce("dlaas", tmp_path).missing():
+        kept(run, tmp_path)
+    [two] = [cell for cell in cells("dlaas", tmp_path) if cell.state == "measured" and cell.row.name == "2"]
+    assert two.ratio.centre == pytest.approx(196 * 0.96 / 205, rel=0.05)
+
+
+def test_members_that_are_not_there_are_found_by_asking(tmp_path, monkeypatch):
+    def reasons():
+        return {cell.reason for cell in cells("tensorpack", tmp_path)}
+
+    monkeypatch.setattr("paceline.race.published.tensorpack.STRATEGIES", {"replicated": None})
+    assert "this version has no strategy parameter_server" in reasons()
+    monkeypatch.setattr("paceline.race.published.tensorpack.STRATEGIES", {"replicated": 0, "parameter_server": 0})
+    assert "this version has no strategy parameter_server" not in reasons()
+
+
+@pytest.fixture
+def done(monkeypatch):
+    """Return the requested runs in order; nothing is run."""
+    runs = []
+
+    def measure(run, on_line, peak=None):
+        runs.append(run)
+        made = record(run.strategy, run.workers, seed=len(runs))
+        here = {"time": f"2026-11-16T00:00:{len(runs):02}", "environment": capture()}
+        return made.model_copy(update={"run": run, **here}), []
+
+    monkeypatch.setattr("paceline.race.keep.measure", measure)
+    return runs
+
+
+def test_measuring_fills_what_is_missing_and_nothing_twice(tmp_path, done):
+    assert job.measure_missing("bluefog", tmp_path, quick=True) == []
+    assert len(done) == 3
+    assert all((run.steps, run.repeats) == (3, 2) for run in done)
+    job.measure_missing("bluefog", tmp_path, quick=True)
+    assert len(done) == 3
+    assert {cell.state for cell in cells("bluefog", tmp_path)} == {"empty", "measured"}
+
+
+def test_measuring_starts_every_cell_anew_interleaved(tmp_path, done):
+    job.measure_missing("bluefog", tmp_path, quick=False)
+    assert len(done) == 3 * STARTS
+    names = [run.strategy for run in done]
+    assert all(len(set(names[k : k + 3])) == 3 for k in range(0, len(names), 3))
+    assert len({tuple(names[k : k + 3]) for k in range(0, len(names), 3)}) > 1, "the order is drawn anew"
+    assert {cell.repeats for cell in cells("bluefog", tmp_path) if cell.ratio} == {STARTS}
+
+
+def test_measuring_goes_on_where_it_was_stopped(tmp_path, done):
+    job.measure_missing("bluefog", tmp_path, quick=False)
+    for cell in cells("bluefog", tmp_path):
+        if cell.row.name == "neighbor, 2" and cell.record:
+            (tmp_path / f"{cell.record.id}.json").unlink()
+    again = len(done)
+    job.measure_missing("bluefog", tmp_path, quick=False)
+    assert sorted(run.strategy for run in done[again:]) == ["horovod", "neighbor_allreduce"], (
+        "and what it is held against"
+    )
+    job.measure_missing("bluefog", tmp_path, quick=False)
+    assert len(done) == again + 2
+    assert {cell.repeats for cell in cells("bluefog", tmp_path) if cell.ratio} == {STARTS, STARTS + 1}
+
+
+def test_more_starts_can_be_asked_for(tmp_path, done):
+    job.measure_missing("bluefog", tmp_path, quick=False)
+    job.measure_missing("bluefog", tmp_path, quick=False, starts=STARTS + 2)
+    assert len(done) == 3 * (STARTS + 2)
+    assert {cell.repeats for cell in cells("bluefog", tmp_path) if cell.ratio} == {STARTS + 2}
+
+
+def test_a_short_start_does_not_count_as_one_of_the_five(tmp_path, done):
+    job.measure_missing("bluefog", tmp_path, quick=True)
+    job.measure_missing("bluefog", tmp_path, quick=False)
+    assert len(done) == 3 + 3 * STARTS
+    assert {cell.starts for cell in cells("bluefog", tmp_path) if cell.standing} == {STARTS}
+
+
+@pytest.mark.parametrize("other", [{"processor": "another one"}, {"cores": 512}, {"packages": {"torch": "1.0"}}])
+def test_records_of_another_machine_or_version_fill_no_cell(other, tmp_path):
+    run = next(reproduce("dlaas", tmp_path).missing())
+    kept(run, tmp_path, environment={**capture(), **other})
+    assert all(cell.state == "empty" for cell in cells("dlaas", tmp_path))
+
+
+def test_one_start_decides_no_conclusion_however_many_repeats_are_inside(tmp_path):
+    for run in reproduce("elasticdl", tmp_path).missing():
+        kept(run.with_(repeats=9), tmp_path)
+    judged = reproduce("elasticdl", tmp_path).judged
+    assert all("not decided: too few fresh starts, 5 are needed" in line for line in judged)
+
+
+def test_the_elastic_table_asks_for_the_published_share_of_a_core(tmp_path):
+    asked = [cell.row.wanted for cell in cells("elasticdl", tmp_path) if cell.row.wanted is not None]
+    assert {run.cpus for run in asked} == {0.3}
+    assert {run.workers for run in asked} == {1, 2, 3}
+
+
+@pytest.mark.parametrize("model", elasticdl.MODELS)
+def test_every_elastic_model_is_asked_for_on_one_two_and_three_workers(model, tmp_path):
+    [sheet] = [s for s in reproduce("elasticdl", tmp_path).sheets if s.sheet.title == elasticdl._title(model)]
+    assert [cell.row.run.workers for cell in sheet.cells] == [1, 2, 3]
+    assert all(cell.row.base == "1 worker" for cell in sheet.cells)
+    if model == "resnet50":
+        assert [cell.row.rate for cell in sheet.cells] == [3.1, 5.65, None]
+
+
+def ratios(*centres, width=0.01, repeats=5):
+    return {
+        model: SheetCell(Row("2 workers"), ratio=Interval(centre, centre - width, centre + width), repeats=repeats)
+        for model, centre in zip(elasticdl.MODELS, centres, strict=True)
+    }
+
+
+def test_a_conclusion_is_true_false_or_undecided_by_intervals():
+    sizes = {model: Interval(size, None, None) for model, size in zip(elasticdl.MODELS, (23.5, 2.2, 11.2), strict=True)}
+
+    def judged(**kwargs):
+        return elasticdl.ordered(ratios(1.5, 1.9, 1.7, **kwargs), sizes, "M", rising=False)
+
+    assert judged().startswith("true here")
+    assert judged(width=0.3).startswith("not decided: the difference may be chance")
+    assert elasticdl.ordered(ratios(1.9, 1.9, 1.91), sizes, "M", rising=False).startswith("false here"), "level"
+    fallen = elasticdl.ordered(ratios(1.9, 1.5, 1.7, width=0.15), sizes, "M", rising=False)
+    assert fallen.startswith("false here"), "not surely fallen, but surely not risen by 10 %"
+    assert judged(repeats=4).startswith("not decided: too few fresh starts")
+    assert elasticdl.ordered(ratios(1.9, 1.5, 1.7), sizes, "M", rising=False).startswith("false here")
+    assert elasticdl.ordered(ratios(1.9, 1.7, 1.5), {**sizes, "resnet50": None}, "M", rising=False).startswith(
+        "not jud"
+    )
+    sizes["mobilenet_v2"] = Interval(11.1, 10.5, 11.7)
+    sizes["image_compression"] = Interval(11.2, 10.6, 11.8)
+    assert judged().startswith("not decided: M cannot be told apart")
+
+
+def test_all_three_published_conclusions_are_judged(tmp_path):
+    judged = reproduce("elasticdl", tmp_path).judged
+    assert len(judged) == 3
+    assert all("not judged: cells are empty" in line for line in judged)
+
+
+@pytest.mark.parametrize("place", dlaas.FIELDS.values())
+def test_a_published_field_is_a_field_of_ours(place):
+    top, _, inner = place.partition(".")
+    fields = {"experiment": Experiment.model_fields, "run": Run.model_fields}
+    assert top in Record.model_fields
+    assert not inner or inner in fields[top]
+
+
+def test_what_is_compared_is_measured_one_after_the_other(tmp_path):
+    for order in reproduce("elasticdl", tmp_path).rounds(2):
+        models = [run.model for run in order]
+        assert len(models) == 9
+        assert sum(a != b for a, b in pairwise(models)) == 2, "three models, each in one piece"
