@@ -1,0 +1,55 @@
+"""The ratio of two contenders in one start, from the turns that both took.
+
+turn          1        2        3      ...
+a          0.110    0.112    0.171          seconds of a step, the mean of a block
+b          0.121    0.124    0.186
+log ratio  0.095    0.102    0.083          one slow second is in both blocks of a turn
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+TRIMMED = 0.2  # share of the turns that is left out at each end: a block in which the machine did something else
+
+
+def trimmed_mean(values: Any, share: float = TRIMMED) -> Any:
+    """Return the mean over the last axis without the smallest and the largest values."""
+    ranked = np.sort(np.asarray(values, dtype=float), axis=-1)
+    count = ranked.shape[-1]
+    cut = math.floor(share * count)
+    return ranked[..., cut : count - cut].mean(axis=-1)
+
+
+def log_ratio(mine: Sequence[float], theirs: Sequence[float]) -> float:
+    """Return the logarithm of how many times faster `mine` is; both are seconds per step, turn by turn."""
+    return float(trimmed_mean([math.log(b / a) for a, b in zip(mine, theirs, strict=True)]))
+
+
+def inner_error(mine: Sequence[float], theirs: Sequence[float]) -> float | None:
+    """Return the standard error that the turns of one start leave in its log ratio, or None below three turns.
+
+    The variance of a trimmed mean is that of the winsorized values over the kept share squared (Tukey, McLaughlin).
+    """
+    logs = np.sort([math.log(b / a) for a, b in zip(mine, theirs, strict=True)])
+    count = len(logs)
+    cut = math.floor(TRIMMED * count)
+    if count - 2 * cut < 3:
+        return None
+    tame = np.clip(logs, logs[cut], logs[count - cut - 1])
+    return float(tame.std(ddof=1) / ((1 - 2 * cut / count) * math.sqrt(count)))
+
+
+def best_turns(inner: float, turns: int, between: float, start_seconds: float, turn_seconds: float) -> float:
+    """Return how many turns of a start give the narrowest interval for a given time.
+
+    A start costs start_seconds + n * turn_seconds, and its ratio has the variance between^2 + turns * inner^2 / n,
+    where `inner` is the error that `turns` turns left: cost times variance is least at the root below.
+    """
+    if between <= 0 or turn_seconds <= 0:
+        return math.inf
+    return math.sqrt(turns * inner**2 * start_seconds / (between**2 * turn_seconds))

@@ -1,0 +1,116 @@
+"""Decide while measuring: intervals of a ratio that may be looked at after every start.
+
+    start        1      2      3      4      5      6   ...
+    log ratio    d1     d2     d3     d4     d5     d6
+    interval     -      -   (-----------)
+                               (-------)               stop as soon as one of the answers holds:
+                                 (----)                    above 1, below 1, or inside the margin around 1
+
+An ordinary t interval is right for one look. Whoever looks after each start and stops at the first difference is wrong
+far more often than 5 % of the time. These bounds form a confidence sequence: with the stated probability they contain
+the true ratio after every start at once, however long the race goes on and whatever makes it stop.
+
+They invert the Bayes factor of the t test with a normal prior of variance EFFECT on the effect size and the right Haar
+prior on the deviation. Under the null it is a nonnegative martingale in the t statistics, so that it exceeds 1/alpha at
+any time with probability alpha at most (Ville). With t the statistic of n log ratios and g = EFFECT:
+
+    B(n) = (1 + n g)^(-1/2) * [ (1 + t^2/(n-1)) / (1 + t^2/((n-1)(1 + n g))) ]^(n/2)   <   1 / alpha
+
+T. L. Lai, "On confidence sequences", Annals of Statistics 4 (1976); H. Wang, A. Ramdas, "Anytime-valid t-tests and
+confidence sequences for Gaussian means with unknown variance", Sequential Analysis 44 (2025).
+Several pairs of one heat share alpha equally (Bonferroni): the stated confidence is that of all pairs together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from paceline.measure.stats.intervals import Interval
+
+EFFECT = 10.0  # prior variance of the effect size; narrowest near 4 to 6 starts, and at most 10 % wider at 30
+LEAST_STARTS = 3  # fewer have no interval
+MOST_STARTS = 10_000  # no forecast looks further ahead
+CONFIDENCE = 0.95
+
+Answer = Literal["faster", "slower", "level", "open"]
+Array = np.ndarray
+
+
+def reach(count: int, alpha: float) -> float:
+    """Return the half-width of the bounds in deviations of one start; infinite with too few starts."""
+    if count < LEAST_STARTS:
+        return math.inf
+    wide = 1 + count * EFFECT
+    log_bound = (math.log(wide) / 2 - math.log(alpha)) * 2 / count
+    if log_bound >= math.log(wide):
+        return math.inf
+    bound = math.exp(log_bound)
+    return math.sqrt((count - 1) * (bound - 1) / (1 - bound / wide) / count)
+
+
+def bounds(logs: Any, alpha: float = 1 - CONFIDENCE) -> tuple[Array, Array]:
+    """Return the low and high bounds of the mean of the last axis: log ratios of one pair, one for each start."""
+    values = np.asarray(logs, dtype=float)
+    count = values.shape[-1]
+    centre = values.mean(axis=-1)
+    half = reach(count, alpha)
+    if math.isinf(half):
+        return np.full_like(centre, -math.inf), np.full_like(centre, math.inf)
+    wide = half * values.std(axis=-1, ddof=1)
+    return centre - wide, centre + wide
+
+
+def answers(low: Any, high: Any, margin: float) -> tuple[Array, Array, Array]:
+    """Return where bounds say faster, slower, and level: the difference is below the margin (0.03 is 3 %)."""
+    low, high, edge = np.asarray(low), np.asarray(high), math.log1p(margin)
+    faster, slower = low > 0, high < 0
+    return faster, slower, ~faster & ~slower & (low > -edge) & (high < edge)
+
+
+def anytime_ratio(logs: Sequence[float], pairs: int = 1) -> Interval:
+    """Return the mean ratio with bounds that hold after every start; `pairs` of the heat share the error."""
+    centre = math.exp(sum(logs) / len(logs))
+    low, high = bounds(logs, (1 - CONFIDENCE) / max(1, pairs))
+    if not np.isfinite(low):
+        return Interval(centre, None, None, CONFIDENCE)
+    return Interval(centre, float(np.exp(low)), float(np.exp(high)), CONFIDENCE)
+
+
+def anytime_quotient(over: Sequence[float], under: Sequence[float], pairs: int = 1) -> Interval:
+    """Return the ratio of two sides that never ran in the same start, from the logarithms of their rates.
+
+    Each side has bounds of its own for half of the error; the ratio lies between the quotients of their ends.
+    """
+    centre = math.exp(sum(over) / len(over) - sum(under) / len(under))
+    alpha = (1 - CONFIDENCE) / max(1, pairs) / 2
+    (low, high), (under_low, under_high) = bounds(over, alpha), bounds(under, alpha)
+    if not (np.isfinite(low) and np.isfinite(under_low)):
+        return Interval(centre, None, None, CONFIDENCE)
+    return Interval(centre, float(np.exp(low - under_high)), float(np.exp(high - under_low)), CONFIDENCE)
+
+
+def answer(ratio: Interval | None, margin: float) -> Answer:
+    """Return what an interval says about a pair."""
+    if ratio is None or ratio.low is None or ratio.high is None:
+        return "open"
+    faster, slower, level = answers(math.log(ratio.low), math.log(ratio.high), margin)
+    return "faster" if faster else "slower" if slower else "level" if level else "open"
+
+
+def starts_needed(logs: Sequence[float], pairs: int, margin: float) -> int | None:
+    """Return an estimate of all starts that settle a pair if its ratio and spread stay as they are.
+
+    The nearer answer counts: a difference from 1, or a difference below the margin. None if even that is too far.
+    """
+    if len(logs) < LEAST_STARTS:
+        return None
+    centre, deviation = float(np.mean(logs)), float(np.std(logs, ddof=1))
+    goal, alpha = max(abs(centre), math.log1p(margin) - abs(centre)), (1 - CONFIDENCE) / max(1, pairs)
+    count = len(logs)
+    while count < MOST_STARTS and reach(count, alpha) * deviation >= goal:
+        count += max(1, count // 50)
+    return count if count < MOST_STARTS else None
