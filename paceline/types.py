@@ -147,6 +147,42 @@ class Place:
         return Place(outer.prefix + self.prefix, {**outer.environ, **self.environ})
 
 
+@dataclass(frozen=True)
+class Host:
+    """A machine that ranks start on, as the user wrote it; an empty name is this machine.
+
+    slots        how many ranks it takes
+    address      where other hosts reach it; its name if empty
+    interface    the network interface that carries the exchange; chosen by the library if empty
+    python       the interpreter to run there; the launcher's own if empty
+    folder       the folder that workers start in; the launcher's own if empty
+    """
+
+    name: str = ""
+    slots: int = 1
+    address: str = ""
+    interface: str = ""
+    python: str = ""
+    folder: str = ""
+    port: int = 0
+    user: str = ""
+    identity: str = ""
+    environ: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+
+HERE = Host(address="127.0.0.1", interface="lo")
+
+
+@dataclass(frozen=True)
+class Seat:
+    """Where one rank runs: its host, its number among the ranks of that host, and how it is started there."""
+
+    rank: int
+    host: Host = HERE
+    local_rank: int = 0
+    place: Place = field(default_factory=Place)
+
+
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """Where ranks are, for declaring traffic: `nodes[r]` is the host index of rank r."""

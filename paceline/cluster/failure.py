@@ -41,6 +41,7 @@ class Failure:
     error: str = ""
     traceback: str = ""
     consequence: bool = False
+    host: str = ""
 
     @property
     def end(self) -> str:
@@ -58,6 +59,7 @@ def failure_of(
     folder: Path,
     last_words: str = "",
     secrets: Sequence[str] = (),
+    host: str = "",
 ) -> Failure:
     """Describe a failure by the exit status and the worker's own report; `status` is None if it still runs.
 
@@ -77,6 +79,7 @@ def failure_of(
         error=redact(shortened(str(report.get("error") or last_words)), secrets),
         traceback=redact(str(report.get("traceback") or ""), secrets),
         consequence=_blames_others(json.dumps(report) if report else last_words),
+        host=host,
     )
 
 
@@ -104,7 +107,8 @@ def failed(failure: Failure, folder: Path, workers: int | None = None) -> Worker
     why = "\n  ".join([failure.error or HINTS.get(failure.signal, "it left no error text"), *calls])
     # An error of paceline ends with its own remedy, which is more specific.
     remedy = "" if ". try: " in failure.error else f"read {folder / f'rank-{failure.rank}.log'}"
-    error = WorkerFailed(f"{name} (pid {failure.pid}) {failure.end}{step}", why=why, remedy=remedy)
+    where = f"{failure.host}, pid {failure.pid}" if failure.host else f"pid {failure.pid}"
+    error = WorkerFailed(f"{name} ({where}) {failure.end}{step}", why=why, remedy=remedy)
     error.exit_code = 2 if failure.exit_code == 2 else 1
     return error
 

@@ -41,6 +41,7 @@ class LocalJob:
         self.failures: list[Failure] = []
         self._began = time.monotonic()
         self._ended: dict[int, float] = {}
+        self._hosts: dict[int, str] = {}
         self._workers: list[WorkerProcess] = []
         self._secrets: tuple[str, ...] = ()
         self._output, self._guard, self._requests = output, Guard(), StopRequests()
@@ -54,8 +55,9 @@ class LocalJob:
         """Return the pid of each rank."""
         return {worker.rank: worker.pid for worker in self._workers}
 
-    def launch(self, rank: int, argv: Sequence[str], environ: Mapping[str, str]) -> None:
-        """Start one more worker."""
+    def launch(self, rank: int, argv: Sequence[str], environ: Mapping[str, str], host: str = "") -> None:
+        """Start one more worker; `host` is the name that messages about it use."""
+        self._hosts[rank] = host
         self._output.open(rank)
         self._secrets = self._secrets or secrets_of(environ)
         full = {**environ, **self._guard.environ}
@@ -79,6 +81,10 @@ class LocalJob:
                 self._outcome = outcome or self._output.problem
         if self._outcome:
             raise self._outcome
+
+    def results(self) -> Path:
+        """Return the folder that the ranks wrote their files to."""
+        return self.folder
 
     def stop(self) -> None:
         """End all workers with SIGTERM, and with SIGKILL after 2 s or at once on Ctrl-C."""
@@ -152,6 +158,7 @@ class LocalJob:
                         folder=self.folder,
                         last_words=worker.last_words,
                         secrets=self._secrets,
+                        host=self._hosts.get(worker.rank, ""),
                     )
                 )
         return in_order(failures)

@@ -30,7 +30,6 @@ class Position:
     local_rank: int
     folder: Path | None  # where ranks meet under paceline's launcher
     servers: int = 0
-    host: str = ""  # distinguishes the hosts of a lab, which share one kernel
     turn: int = 0  # how often this rank has joined before
 
     @property
@@ -59,8 +58,7 @@ def position(environ: Mapping[str, str]) -> Position:
     if not 0 <= rank < size + servers:
         raise WrongCommand(f"RANK={rank} with WORLD_SIZE={size}", why="a rank lies between 0 and the size")
     folder = environ.get("PACELINE_STORE")
-    host = environ.get("PACELINE_HOST", "")
-    return Position(rank, size, local, Path(folder) if folder else None, servers, host)
+    return Position(rank, size, local, Path(folder) if folder else None, servers)
 
 
 def connect(where: Position, choice: str = "auto", deadline: float = DEADLINE, cuda: bool = False) -> Any:
@@ -147,7 +145,7 @@ def _shm(where: Position, store: TextStore, hosts: list[str], deadline: float) -
 
 
 def _hosts(where: Position, store: TextStore, deadline: float) -> list[str]:
-    store.set(f"host/{where.rank}", f"{host_identity()}/{where.host}")
+    store.set(f"host/{where.rank}", host_identity())
     return [store.get(f"host/{rank}", deadline) for rank in range(where.all)]
 
 

@@ -14,11 +14,10 @@ from typing import Any, Literal
 
 from paceline.cluster.environment import capture
 from paceline.cluster.job_folder import job_folder
-from paceline.cluster.launchers.local import Local
 from paceline.measure.breakdown import breakdown, over_ranks
 from paceline.measure.clock import align
 from paceline.measure.communication import communication, task
-from paceline.measure.places import places_of
+from paceline.measure.places import launcher_of, places_of
 from paceline.measure.record.rank_report import Grade, RankReport, Staleness, read_report
 from paceline.measure.record.record import Record
 from paceline.measure.same_result import has_same_result
@@ -56,7 +55,9 @@ def measure(
         (folder / "run.json").write_text(run.model_dump_json())
         argv = [sys.executable, "-m", "paceline.train.worker"]
         environ = _environ(run, flops, watched)
-        with Local().start(
+        launcher = launcher_of(run)
+        launcher.check(places.seats)
+        with launcher.start(
             argv,
             workers=run.workers,
             servers=composed.servers,
@@ -64,10 +65,10 @@ def measure(
             environ=environ,
             prefix=False,
             on_line=on_line,
-            place=places.place,
+            seats=places.seats,
         ) as job:
             job.wait()
-        ranks = [read_report(folder / f"rank-{rank}.json") for rank in range(run.workers)]
+        ranks = [read_report(job.results() / f"rank-{rank}.json") for rank in range(run.workers)]
     return make_record(run, composed.notes, ranks, network, peak=peak), aligned(ranks)
 
 

@@ -10,9 +10,12 @@ from typing import Any
 from paceline.cluster.lab.lab import read_lab
 from paceline.cluster.lab.network import Network
 from paceline.cluster.lab.quota import Quota
+from paceline.cluster.launchers import MENU as LAUNCHERS
+from paceline.cluster.launchers._launcher import Launcher
+from paceline.cluster.seats import seats_on
 from paceline.run.compose.compose import servers_of
 from paceline.run.run import Run
-from paceline.types import Place
+from paceline.types import HERE, Place, Seat
 
 SECONDS = 0.5  # for measuring the links before the workers start
 
@@ -22,11 +25,15 @@ class Places:
     workers: int
     network: Network | None
     quota: Quota | None
+    servers: int = 0
 
-    def place(self, rank: int) -> Place:
-        """A rank enters its control group first: inside a namespace of a lab the groups cannot be seen."""
-        inner = Place() if self.network is None else self.network.place(rank, self.workers)
-        return inner if self.quota is None else inner.inside(self.quota.place(rank))
+    @property
+    def seats(self) -> tuple[Seat, ...]:
+        """One seat for each worker and server."""
+        place = (lambda rank: Place()) if self.quota is None else self.quota.place
+        if self.network is not None:
+            return self.network.seats(self.workers, self.servers, place)
+        return seats_on([HERE] * (self.workers + self.servers), place)
 
     def measure(self) -> dict[str, Any]:
         """What was asked of the network and what TCP gets, both in bytes per second; nothing without a lab."""
@@ -37,9 +44,16 @@ class Places:
         return {"requested": asked, "goodput": self.network.goodput(SECONDS)}
 
 
+def launcher_of(run: Run) -> Launcher:
+    """The launcher that a run names, or the one that its hosts need."""
+    launcher: Launcher = LAUNCHERS.make(run.launcher or "local")
+    return launcher
+
+
 @contextmanager
 def places_of(run: Run) -> Iterator[Places]:
     with ExitStack() as stack:
+        servers = servers_of(run)
         network = stack.enter_context(Network(read_lab(run.lab))) if run.lab else None
-        quota = stack.enter_context(Quota(run.cpus, run.workers + servers_of(run))) if run.cpus else None
-        yield Places(run.workers, network, quota)
+        quota = stack.enter_context(Quota(run.cpus, run.workers + servers)) if run.cpus else None
+        yield Places(run.workers, network, quota, servers)

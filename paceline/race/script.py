@@ -16,11 +16,10 @@ from typing import Any
 
 from paceline.cluster.environment import capture
 from paceline.cluster.job_folder import job_folder
-from paceline.cluster.launchers.local import Local
 from paceline.errors import Refused, WrongCommand
 from paceline.measure.measure import UPDATES, OnLine, make_record, period_of
 from paceline.measure.meter import PARTS
-from paceline.measure.places import places_of
+from paceline.measure.places import launcher_of, places_of
 from paceline.measure.record.rank_report import RankReport, read_report
 from paceline.measure.record.record import Record
 from paceline.race.contenders import contenders_of
@@ -54,7 +53,8 @@ def _start(
     servers: int,
     on_line: OnLine | None,
     measured: bool = False,
-) -> None:
+) -> Path:
+    """Run the script to its end; return the folder with the files that its ranks left."""
     if shutil.which(argv[0]) is None:
         raise WrongCommand(f"{argv[0]!r} cannot be started", why="there is no such program", remedy="-- python SCRIPT")
     environ = {**os.environ, "PACELINE_CHOICES": json.dumps(dict(choices))}
@@ -62,9 +62,10 @@ def _start(
         environ["PACELINE_MEASURE"] = "1"
     if run.threads:
         environ["OMP_NUM_THREADS"] = str(run.threads)
-    with (
-        places_of(run) as places,
-        Local().start(
+    with places_of(run) as places:
+        launcher = launcher_of(run)
+        launcher.check(places.seats)
+        with launcher.start(
             argv,
             workers=run.workers,
             servers=servers,
@@ -72,10 +73,10 @@ def _start(
             environ=environ,
             prefix=run.workers > 1,
             on_line=on_line,
-            place=places.place,
-        ) as job,
-    ):
-        job.wait()
+            seats=places.seats,
+        ) as job:
+            job.wait()
+        return job.results()
 
 
 def script_suite(suite: Suite, argv: Sequence[str]) -> Suite:
@@ -148,7 +149,7 @@ def script_of(record: Record) -> list[str]:
 def measure_script(argv: Sequence[str], run: Run) -> tuple[Record, list[list[Any]]]:
     """Start a script once with the settings of a run; return its record and events."""
     with job_folder() as folder:
-        _start(
+        results = _start(
             argv,
             folder,
             run,
@@ -157,7 +158,7 @@ def measure_script(argv: Sequence[str], run: Run) -> tuple[Record, list[list[Any
             on_line=lambda *_: None,
             measured=True,
         )
-        ranks = [_seen(folder, rank, argv) for rank in range(run.workers)]
+        ranks = [_seen(results, rank, argv) for rank in range(run.workers)]
     count = min(len(rank.steps) for rank in ranks)
     ranks = [_in_blocks(rank, count, period_of(run)) for rank in ranks]
     fields = {"run": run_of(argv, run, ranks[0].batch or None), "text": command_of(argv, run)}

@@ -79,6 +79,7 @@ class Run(BaseModel):
     profile: str | None = field(
         None, PLACE, "Plan messages with the layer times in this record or profile, instead of measuring them."
     )
+    launcher: str | None = field(None, LAUNCHER, "What starts the processes: local.", unset="local", changes=())
     lab: str | None = field(
         None,
         LAUNCHER,

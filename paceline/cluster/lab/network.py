@@ -17,15 +17,16 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
 from paceline.cluster.lab.lab import Lab
 from paceline.cluster.owner import is_abandoned, owned_name
+from paceline.cluster.seats import seats_on
 from paceline.errors import PacelineError, WrongCommand
-from paceline.types import Place
+from paceline.types import Host, Place, Seat
 
 NAMESPACES = Path("/run/netns")
 PROBE = Path(__file__).with_name("probe.py")
@@ -68,21 +69,16 @@ class Network:
         """Return the command prefix that runs a program on a host."""
         return ("ip", "netns", "exec", self.namespace(host))
 
-    def place(self, rank: int, workers: int) -> Place:
-        """Return where a rank starts, and the environment with which it finds the others."""
-        nodes = [self.lab.host_of(each, workers) for each in range(max(workers, rank + 1))]
-        host = nodes[rank]
-        return Place(
-            self.prefix(host),
-            {
-                "PACELINE_HOST": f"host {host} of {self._name}",
-                "GLOO_SOCKET_IFNAME": INTERFACE,
-                "MASTER_ADDR": self.address(nodes[0]),
-                "LOCAL_RANK": str(nodes[:rank].count(host)),
-                "LOCAL_WORLD_SIZE": str(nodes.count(host)),
-                "GROUP_RANK": str(host),
-                "NODE_RANK": str(host),
-            },
+    def host(self, host: int) -> Host:
+        return Host(f"host {host}", address=self.address(host), interface=INTERFACE)
+
+    def seats(
+        self, workers: int, servers: int = 0, place: Callable[[int], Place] = lambda rank: Place()
+    ) -> tuple[Seat, ...]:
+        """Return the seats of ranks on the hosts; `place` is entered first, as a lab hides control groups."""
+        nodes = [self.lab.host_of(rank, workers) for rank in range(workers + servers)]
+        return seats_on(
+            [self.host(node) for node in nodes], lambda rank: Place(self.prefix(nodes[rank])).inside(place(rank))
         )
 
     def received(self) -> list[int]:

@@ -8,34 +8,28 @@ folder/rank-K.call     the current call of rank K, if its comm writes it
 
 from __future__ import annotations
 
-import os
 import shutil
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from paceline.cluster.job import LocalJob
 from paceline.cluster.output import OnLine, Output
+from paceline.cluster.seats import environment_of, seats_here
 from paceline.errors import WrongCommand
 from paceline.menu.menu import Member
-from paceline.types import Place
-
-# A training step frees and allocates the same memory again and again. By default glibc returns much of it to
-# the kernel and faults it in again, page by page; these settings keep it, in huge pages where the kernel has them.
-# They apply to every strategy and reference, and a caller's own setting wins.
-KEEP_MEMORY = {
-    "MALLOC_TRIM_THRESHOLD_": str(1 << 34),
-    "MALLOC_MMAP_THRESHOLD_": str(1 << 34),
-    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
-}
+from paceline.types import Seat
 
 
 @dataclass(frozen=True)
 class Local(Member):
     name: ClassVar[str] = "local"
+
+    def check(self, seats: Sequence[Seat]) -> None:
+        """Accept any seats: this launcher starts them all on this machine."""
 
     def start(
         self,
@@ -47,29 +41,38 @@ class Local(Member):
         prefix: bool,
         on_line: OnLine | None = None,
         servers: int = 0,
-        place: Callable[[int], Place] = lambda rank: Place(),
+        seats: Sequence[Seat] = (),
     ) -> LocalJob:
-        """Start `workers` processes of argv, and `servers` more with the ranks after them.
-
-        on_line(rank, "stdout" or "stderr", line) replaces the terminal. `place(rank)` returns where a rank starts,
-        for example on a host of a lab.
-        """
-        if not argv:
-            raise WrongCommand("nothing to start", remedy="paceline run -np 4 -- python my_train.py")
-        if workers < 1:
-            raise WrongCommand(f"-np {workers}", why="a job has at least one worker", remedy="-np 1")
+        """Start the processes. The place of a seat says how: for example on a host of a lab."""
+        check_command(argv, workers)
+        seats = seats or seats_here(workers + servers)
         folder = prepare(folder.absolute(), workers + servers)
         port = free_port()
         job = LocalJob(folder, Output(folder, sys.stdout, sys.stderr, prefix=prefix, on_line=on_line), workers)
         try:
-            for rank in range(workers + servers):
-                where = place(rank)
-                variables = {**environment_of(rank, workers, folder, environ, port, servers), **where.environ}
-                job.launch(rank, [*where.prefix, *argv], variables)
+            for seat in seats:
+                variables = environment_of(
+                    seat,
+                    seats,
+                    workers,
+                    environ,
+                    port=port,
+                    store=str(folder / "store"),
+                    folder=str(folder),
+                    sharing=workers,
+                )
+                job.launch(seat.rank, [*seat.place.prefix, *argv], variables, host=seat.host.name)
         except BaseException:
             job.stop()
             raise
         return job
+
+
+def check_command(argv: Sequence[str], workers: int) -> None:
+    if not argv:
+        raise WrongCommand("nothing to start", remedy="paceline run -np 4 -- python my_train.py")
+    if workers < 1:
+        raise WrongCommand(f"-np {workers}", why="a job has at least one worker", remedy="-np 1")
 
 
 def prepare(folder: Path, processes: int) -> Path:
@@ -83,32 +86,6 @@ def prepare(folder: Path, processes: int) -> Path:
         for kind in ("failed.json", "call"):
             (folder / f"rank-{rank}.{kind}").unlink(missing_ok=True)
     return folder
-
-
-def environment_of(
-    rank: int, workers: int, folder: Path, environ: Mapping[str, str], port: int, servers: int = 0
-) -> dict[str, str]:
-    """Return the caller's environment with the variables of this rank."""
-    # An outer torchrun announces its own store in these; ranks of this job must not use it.
-    inherited = {name: value for name, value in environ.items() if not name.startswith("TORCHELASTIC_")}
-    cores = len(os.sched_getaffinity(0))
-    gentle = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": str(max(1, cores // workers)), **KEEP_MEMORY}
-    return {
-        **gentle,
-        **inherited,
-        "RANK": str(rank),
-        "WORLD_SIZE": str(workers),
-        "LOCAL_RANK": str(rank),
-        "LOCAL_WORLD_SIZE": str(workers),
-        "GROUP_RANK": "0",
-        "NODE_RANK": "0",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "PACELINE_SERVERS": str(servers),
-        "PACELINE_STORE": str(folder / "store"),
-        "PACELINE_JOB": str(folder),
-        "PYTHONUNBUFFERED": "1",
-    }
 
 
 def free_port() -> int:

@@ -178,6 +178,10 @@ def _gone(segment: Segment, why: str) -> PeerLost:
 
 
 def host_identity() -> str:
-    """Return a text that two processes share exactly if they can open each other's segments by pid."""
+    """Return a text that two processes share exactly if they are on one host.
+
+    Processes of one pid namespace could open each other's segments; the network namespace keeps the hosts of a lab
+    apart, which share one kernel.
+    """
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{boot}/{os.readlink('/proc/self/ns/pid')}"
+    return f"{boot}/{os.readlink('/proc/self/ns/pid')}/{os.readlink('/proc/self/ns/net')}"

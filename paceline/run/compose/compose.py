@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from paceline.cluster.lab.lab import read_lab
+from paceline.cluster.launchers import MENU as LAUNCHERS
 from paceline.cluster.machine import Machine, machine
 from paceline.comm import MENU as COMMS
 from paceline.errors import PacelineError, Refused, WrongCommand
@@ -114,6 +115,8 @@ def _other_words(run: Run) -> None:
         COMMS.check(run.comm)
     if run.lab is not None:
         read_lab(run.lab)
+    if run.launcher is not None:
+        LAUNCHERS.make(run.launcher)
     sources.MENU.make(run.source)
     COMPUTE.make(run.compute)
     parse(run.optimizer)

@@ -11,6 +11,7 @@ from paceline.cluster.lab.lab import Lab, read_lab
 from paceline.cluster.lab.network import Network, shaping
 from paceline.cluster.lab.quota import Quota, Tree, find_tree
 from paceline.cluster.owner import is_abandoned, owned_name, owned_prefix
+from paceline.cluster.seats import environment_of
 from paceline.errors import BadMember, UnknownName, WrongCommand
 from paceline.types import Place
 
@@ -54,12 +55,19 @@ def test_neighbors_in_rank_share_a_host(hosts, workers, nodes):
     assert Lab(hosts).cluster(workers).nodes == nodes
 
 
-def test_a_place_tells_ranks_how_to_find_each_other():
-    places = [Network(Lab(2)).place(rank, 4) for rank in range(4)]
-    assert [place.environ["LOCAL_RANK"] for place in places] == ["0", "1", "0", "1"]
-    assert {place.environ["LOCAL_WORLD_SIZE"] for place in places} == {"2"}
-    assert [place.environ["NODE_RANK"] for place in places] == ["0", "0", "1", "1"]
-    assert {place.environ["MASTER_ADDR"] for place in places} == {"10.77.0.1"}
+def test_seats_tell_ranks_how_to_find_each_other():
+    seats = Network(Lab(2)).seats(4)
+    seen = [environment_of(seat, seats, 4, {}, port=1, store="s", folder="f", sharing=4) for seat in seats]
+    assert [one["LOCAL_RANK"] for one in seen] == ["0", "1", "0", "1"]
+    assert {one["LOCAL_WORLD_SIZE"] for one in seen} == {"2"}
+    assert [one["NODE_RANK"] for one in seen] == ["0", "0", "1", "1"]
+    assert {one["MASTER_ADDR"] for one in seen} == {"10.77.0.1"}
+    assert {one["GLOO_SOCKET_IFNAME"] for one in seen} == {"eth0"}
+
+
+def test_a_seat_of_a_lab_is_inside_the_control_group_of_its_rank():
+    seats = Network(Lab(2)).seats(2, place=lambda rank: Place(("enter", str(rank))))
+    assert [seat.place.prefix[:4] for seat in seats] == [("enter", str(rank), "ip", "netns") for rank in range(2)]
 
 
 def test_a_place_is_entered_from_the_outer_one():

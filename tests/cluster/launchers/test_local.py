@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from paceline.cluster.launchers import MENU
-from paceline.cluster.launchers.local import KEEP_MEMORY, Local, environment_of, free_port, prepare
+from paceline.cluster.launchers.local import Local, free_port, prepare
 from paceline.errors import WrongCommand
 
 
@@ -17,36 +17,6 @@ def start(folder, argv, workers=1, environ=os.environ):
 
 def test_the_menu_makes_what_it_lists():
     assert [str(MENU.make(name)) for name in MENU.names()] == ["local"]
-
-
-def test_ranks_see_the_variables_of_torchrun(tmp_path):
-    seen = environment_of(2, 4, tmp_path, {"HOME": "/h"}, 1234)
-    assert seen["OMP_NUM_THREADS"] == str(max(1, len(os.sched_getaffinity(0)) // 4))
-    del seen["OMP_NUM_THREADS"]
-    assert seen == {
-        **KEEP_MEMORY,
-        "HOME": "/h",
-        "RANK": "2",
-        "WORLD_SIZE": "4",
-        "LOCAL_RANK": "2",
-        "LOCAL_WORLD_SIZE": "4",
-        "GROUP_RANK": "0",
-        "NODE_RANK": "0",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "1234",
-        "GLOO_SOCKET_IFNAME": "lo",
-        "PACELINE_SERVERS": "0",
-        "PACELINE_STORE": str(tmp_path / "store"),
-        "PACELINE_JOB": str(tmp_path),
-        "PYTHONUNBUFFERED": "1",
-    }
-
-
-def test_what_the_caller_chose_is_kept_and_an_outer_torchrun_is_forgotten(tmp_path):
-    given = {"OMP_NUM_THREADS": "7", "GLOO_SOCKET_IFNAME": "eth0", "TORCHELASTIC_RUN_ID": "x", "RANK": "9"}
-    seen = environment_of(0, 1, tmp_path, given, 1)
-    assert (seen["OMP_NUM_THREADS"], seen["GLOO_SOCKET_IFNAME"], seen["RANK"]) == ("7", "eth0", "0")
-    assert not [name for name in seen if name.startswith("TORCHELASTIC")]
 
 
 def test_the_folder_is_for_the_user_alone(tmp_path):
