@@ -196,6 +196,7 @@ class Costed(Exchange, Protocol):
     one_call: ClassVar[bool]  # a phase is one call of the comm, so that units may leave in any common order
     gathers: ClassVar[bool]  # carries payloads that cannot be summed
     one_sum: ClassVar[bool]  # a chunk is one sum of the comm, which a library may add in the dtype that travels
+    by_owner: ClassVar[bool]  # pieces go straight to their owners and back
 
     @property
     def dedicated(self) -> bool:

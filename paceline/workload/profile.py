@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from math import prod
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,17 +21,24 @@ from paceline.errors import WrongCommand
 from paceline.files.read import read_text
 from paceline.types import Layout, Link, Profile, Slot
 
-SCHEMA: Literal[1] = 1
+SCHEMA: Literal[2] = 2  # 1 had no shapes, and no seconds of update and packing
 Seconds = float
 
 
 class Tensor(BaseModel):
-    """Name and size of one slot of the layout."""
+    """Name, size and shape of one slot of the layout. A shape of () says that it is not known."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     numel: int = Field(ge=0)
+    shape: tuple[int, ...] = ()
+
+    @model_validator(mode="after")
+    def _the_shape_has_the_size(self) -> Tensor:
+        if self.shape and (min(self.shape) < 0 or prod(self.shape) != self.numel):
+            raise ValueError(f"{self.name} has shape {list(self.shape)} and {self.numel} elements")
+        return self
 
 
 class LinkTimes(BaseModel):
@@ -43,11 +51,15 @@ class LinkTimes(BaseModel):
 
 
 class StepProfile(BaseModel):
-    """Times of a step in seconds. `link` is the cost of a chunk in that run, if it was measured."""
+    """Times of a step in seconds. `link` is the cost of a chunk in that run, if it was measured.
+
+    update   the optimizer, after the exchange
+    pack     moving gradients into the arena, for a whole step
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    schema_: Literal[1] = Field(default=SCHEMA, alias="schema")
+    schema_: Literal[1, 2] = Field(default=SCHEMA, alias="schema")
     model: str = ""
     batch_size: int = Field(default=0, ge=0)
     layout: tuple[Tensor, ...] = Field(min_length=1)
@@ -57,6 +69,8 @@ class StepProfile(BaseModel):
     ready: tuple[Seconds, ...]
     backward: float = Field(ge=0, allow_inf_nan=False)
     step: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    update: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    pack: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     link: LinkTimes | None = None
 
     @model_validator(mode="after")
@@ -77,7 +91,7 @@ class StepProfile(BaseModel):
         return None if self.link is None else Link(self.link.latency, self.link.bandwidth)
 
     def to_dict(self) -> dict[str, Any]:
-        return self.model_dump(mode="json", by_alias=True)
+        return {**self.model_dump(mode="json", by_alias=True), "schema": SCHEMA}
 
     def for_layout(self, layout: Layout, source: str = "the profile") -> Profile:
         """Return these times for the slots of an arena, matched by name. Raises for the profile of another model."""
@@ -94,7 +108,7 @@ class StepProfile(BaseModel):
 
 
 def of_slots(slots: Sequence[Slot]) -> tuple[Tensor, ...]:
-    return tuple(Tensor(name=slot.name, numel=slot.numel) for slot in slots)
+    return tuple(Tensor(name=slot.name, numel=slot.numel, shape=slot.shape) for slot in slots)
 
 
 def write(path: Path, profile: StepProfile) -> None:

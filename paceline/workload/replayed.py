@@ -126,7 +126,7 @@ class Replayed(Layer):
         noise = Noise(max(tensor.numel for tensor in profile.layout), len(profile.layout), rank)
         for slot, seconds in forward_seconds(profile):
             tensor = profile.layout[slot]
-            parameter = nn.Parameter(torch.zeros(tensor.numel))
+            parameter = nn.Parameter(torch.zeros(tensor.shape or (tensor.numel,)))
             layer, name = self._owner(tensor.name)
             layer.register_parameter(name, parameter)
             layer._waits.append(partial(timeline.compute, scale * seconds))

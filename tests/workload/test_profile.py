@@ -7,7 +7,7 @@ from paceline.types import Layout, Link, Slot
 from paceline.workload.profile import StepProfile, read, write
 
 TIMES = {
-    "schema": 1,
+    "schema": 2,
     "model": "two",
     "batch_size": 8,
     "layout": [{"name": "b", "numel": 3}, {"name": "a", "numel": 5}],
@@ -24,7 +24,22 @@ def test_a_profile_survives_its_file(tmp_path):
     profile = StepProfile.model_validate(TIMES)
     write(tmp_path / "p.json", profile)
     assert read(tmp_path / "p.json") == profile
-    assert json.loads((tmp_path / "p.json").read_text())["schema"] == 1
+    assert json.loads((tmp_path / "p.json").read_text())["schema"] == 2
+
+
+def test_a_profile_of_the_first_schema_is_read_and_written_anew(tmp_path):
+    (tmp_path / "old.json").write_text(json.dumps({**TIMES, "schema": 1}))
+    old = read(tmp_path / "old.json")
+    assert (old.layout[0].shape, old.update, old.pack) == ((), 0.0, 0.0)
+    write(tmp_path / "new.json", old)
+    assert json.loads((tmp_path / "new.json").read_text())["schema"] == 2
+    assert read(tmp_path / "new.json").layout == old.layout
+
+
+def test_a_shape_has_as_many_elements_as_its_tensor():
+    wrong = {**TIMES, "layout": [{"name": "b", "numel": 3, "shape": [2, 2]}, {"name": "a", "numel": 5}]}
+    with pytest.raises(ValueError, match="shape"):
+        StepProfile.model_validate(wrong)
 
 
 def test_a_record_gives_its_profile_and_its_link(tmp_path):
@@ -51,7 +66,7 @@ def test_the_profile_of_another_model_is_refused():
         ({"ready": [0.1]}, "ready has 1 times for 2 tensors"),
         ({"ready": [0.1, -1.0]}, "negative or not finite"),
         ({"forward": [0.1, float("inf")]}, "negative or not finite"),
-        ({"schema": 2}, "schema"),
+        ({"schema": 3}, "schema"),
         ({"layout": [], "ready": [], "forward": []}, "layout"),
         ({"color": "red"}, "color"),
     ],

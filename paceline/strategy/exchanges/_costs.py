@@ -46,7 +46,7 @@ def load(exchange: Costed, compressor: Compressor, chunks: Sequence[tuple[Layout
     """The sum over all chunks, one after another: flows are not listed."""
     placed = exchange.placing(cluster)
     period = exchange.period(cluster)
-    steps = _steps(period, max(1, ROWS // cluster.size))
+    steps = steps_of(period, max(1, ROWS // cluster.size))
     nodes = sorted(set(cluster.nodes))
     received: Counter[int] = Counter()
     crossing: Counter[int] = Counter()
@@ -79,7 +79,7 @@ def total(lanes: Sequence[Load]) -> Load:
     )
 
 
-def _steps(period: int, most: int) -> list[int]:
+def steps_of(period: int, most: int) -> list[int]:
     """All steps of a period, or some spread over it: as many even ones as odd ones, which may use other links."""
     if period <= most:
         return list(range(period))

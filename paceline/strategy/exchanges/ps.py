@@ -36,6 +36,7 @@ class Ps(ExchangeTraits):
     name: ClassVar[str] = "ps"
     shares_results: ClassVar[bool] = True
     one_call: ClassVar[bool] = True
+    by_owner: ClassVar[bool] = True
 
     @property
     def dedicated(self) -> bool:

@@ -21,6 +21,7 @@ class ExchangeTraits(Member):
     gathers          carries payloads that cannot be summed
     mixes_once       every rank mixes what it receives by itself, and rounds once
     one_sum          a chunk is one sum of the comm, which a library may add in the dtype that travels
+    by_owner         pieces go straight to their owners and back, whatever pattern a comm has for sums
     """
 
     phases: ClassVar[int] = 1
@@ -31,6 +32,7 @@ class ExchangeTraits(Member):
     gathers: ClassVar[bool] = False
     mixes_once: ClassVar[bool] = False
     one_sum: ClassVar[bool] = False
+    by_owner: ClassVar[bool] = False
 
     @property
     def consensus(self) -> bool:

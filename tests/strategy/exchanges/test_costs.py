@@ -5,7 +5,7 @@ import torch
 
 from paceline.comm.thread import run_ranks
 from paceline.strategy import compressors, exchanges
-from paceline.strategy.exchanges._costs import ROWS, _steps, load, traffic
+from paceline.strategy.exchanges._costs import ROWS, load, steps_of, traffic
 from paceline.strategy.topologies.inner_outer import InnerOuter
 from paceline.train.serve import serve
 from paceline.types import Chunk, Cluster, Lane, Layout, Slot, Unit, View
@@ -55,7 +55,7 @@ def test_a_long_period_among_many_ranks_is_sampled(monkeypatch):
 @pytest.mark.parametrize(("period", "most"), [(20, 5), (142, 71), (18, 7), (105, 73), (7, 1)])
 def test_a_sample_has_as_many_even_steps_as_odd_ones(period, most):
     """With two ranks per node, inner_outer crosses at odd steps only."""
-    steps = _steps(period, most)
+    steps = steps_of(period, most)
     assert len(set(steps)) == len(steps) <= max(2, most)
     assert set(steps) <= set(range(period))
     if period % 2 == 0:
