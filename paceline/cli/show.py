@@ -88,6 +88,12 @@ class Total:
             print(total_line(self._record), flush=True)
 
 
+_KINDS = {
+    "replayed": "forward and backward are timed waits, not arithmetic",
+    "forecast": "computed from profiles and links; nothing was run",
+}
+
+
 def details(record: Record) -> Iterator[str]:
     """What a run showed, in lines of at most 80 columns."""
     for line in _details(record):
@@ -99,8 +105,8 @@ def _details(record: Record) -> Iterator[str]:
         yield f"failed  {record.failure}"
         return
     step, parts = record.step, record.breakdown
-    if record.kind != "measured":
-        yield f"kind    {record.kind}: forward and backward are timed waits, not arithmetic"
+    if record.kind in _KINDS:
+        yield f"kind    {record.kind}: {_KINDS[record.kind]}"
     yield (
         f"step    median {step['median'] * 1e3:.1f} ms, p95 {step['p95'] * 1e3:.1f} ms, "
         f"max {step['max'] * 1e3:.1f} ms ({record.outcome})"
@@ -112,10 +118,10 @@ def _details(record: Record) -> Iterator[str]:
     chunks = record.plan.get("chunks")
     cut = f" in {chunks} chunk(s)" if chunks else ""
     yield f"bytes   {received(record)} received per worker and step{cut} over {record.comm}"
-    if record.network.get("requested"):
+    if network := record.network.get("requested"):
         rates = record.network["goodput"]
         slowest = f", TCP gets {size(min(rates))}/s and more" if rates else ""
-        yield f"network {record.network['requested']['lab']}{slowest}"
+        yield f"network {network['lab']}{slowest}"
     if "after_compression_per_step" in record.bytes:
         yield f"coding  {coding(record)}"
     distance = record.replicas.get("distance")
@@ -123,7 +129,8 @@ def _details(record: Record) -> Iterator[str]:
         same = "bit-identical" if record.replicas["identical"] else f"{distance:.2g} apart (relative to their mean)"
         yield f"models  replicas are {same}"
     yield from _more(record)
-    yield f"memory  {memory(record)}"
+    if record.resources.get("pss_peak"):
+        yield f"memory  {memory(record)}"
     if record.accuracy:
         last = record.accuracy[-1]
         yield f"test    accuracy {last['value']:.4f}, loss {last['loss']:.4f} on {last['samples']:.0f} samples"
@@ -141,14 +148,16 @@ def _more(record: Record) -> Iterator[str]:
         times = plus_minus(Interval(speedup["value"], speedup["low"], speedup["high"]))
         share = plus_minus(Interval(found["value"], found["low"], found["high"]))
         yield f"scaling {times} times {found['baseline']}, efficiency {share}"
-    if talk.get("share") is not None and record.workers > 1:
+    share_exposed = talk.get("share")
+    if share_exposed is not None and record.workers > 1:
         yield (
-            f"comm    {100 * talk['share']:.1f} % of the step exposed, {(talk.get('overlapped') or 0) * 1e3:.1f} ms "
+            f"comm    {100 * share_exposed:.1f} % of the step exposed, {(talk.get('overlapped') or 0) * 1e3:.1f} ms "
             f"overlapped, compute:comm {talk.get('ratio')}"
         )
     use = [f"CPU {share:.2f}" for share in record.resources.get("cpu_use", [])]
-    flops = (record.resources.get("flops") or {}).get("utilization")
-    model = f", {100 * min(flops):.0f} % of peak FLOPs ({record.resources['flops']['peak_is']})" if flops else ""
+    flops = record.resources.get("flops")
+    parts = flops.get("utilization") if flops else None
+    model = f", {100 * min(parts):.0f} % of peak FLOPs ({flops['peak_is']})" if flops and parts else ""
     if use:
         yield f"cores   {', '.join(use)} per worker{model}" if len(use) <= 4 else f"cores   {use[0]} on rank 0{model}"
     for row in record.experiment.get("compared", []):
@@ -189,7 +198,7 @@ def received(record: Record) -> str:
 
 
 def memory(record: Record) -> str:
-    """Of the largest worker: the share that was seen, and what it can never have passed."""
+    """Return the memory of the largest worker: the share that was seen, and an upper bound."""
     seen, bound = record.resources["pss_peak"], record.resources.get("rss_peak")
     most = f", at most {size(max(bound))} (RSS)" if bound else ""
     return f"{size(max(seen))} seen (PSS){most} per worker"
@@ -197,8 +206,8 @@ def memory(record: Record) -> str:
 
 def coding(record: Record) -> str:
     """Bytes before and after compression and the seconds it takes, of the mean worker."""
-    before, after = (record.bytes[f"{when}_compression_per_step"] for when in ("before", "after"))
-    encode, decode = (record.resources[f"{what}_seconds_per_step"] for what in ("encode", "decode"))
+    before, after = record.bytes["before_compression_per_step"], record.bytes["after_compression_per_step"]
+    encode, decode = record.resources["encode_seconds_per_step"], record.resources["decode_seconds_per_step"]
     return (
         f"{size(fmean(before))} -> {size(fmean(after))} per worker and step, "
         f"encode {fmean(encode) * 1e3:.1f}, decode {fmean(decode) * 1e3:.1f} ms"

@@ -6,7 +6,9 @@ import importlib.metadata
 import os
 import platform
 from pathlib import Path
-from typing import Any
+
+from pydantic import ConfigDict, JsonValue, with_config
+from typing_extensions import TypedDict
 
 from paceline._version import VERSION
 
@@ -23,7 +25,22 @@ VARIABLES = (
 )
 
 
-def capture() -> dict[str, Any]:
+@with_config(ConfigDict(extra="allow", strict=True))
+class Environment(TypedDict, total=False):
+    """Versions, machine, and the environment variables that matter; a part of the record."""
+
+    paceline: str
+    python: str
+    system: str
+    machine: str
+    processor: str
+    cores: int | None
+    memory: int | float
+    packages: dict[str, JsonValue] | None
+    variables: dict[str, JsonValue]
+
+
+def capture() -> Environment:
     """Return the facts by name. Only the environment variables listed above are read."""
     return {
         "paceline": VERSION,

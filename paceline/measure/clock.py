@@ -9,7 +9,8 @@ Every meeting narrows the range; the offset is its middle, and half of its width
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+
+from paceline.measure.record.figures import Clock
 
 MEETINGS = 32
 HOW = "barriers: nobody leaves before the last has entered"
@@ -26,7 +27,7 @@ def meet(barrier: Callable[[], object], clock: Callable[[], float], count: int =
     return found
 
 
-def align(meetings: Sequence[Sequence[Meeting]]) -> dict[str, Any]:
+def align(meetings: Sequence[Sequence[Meeting]]) -> Clock:
     """Seconds that each rank's clock is ahead of rank 0's, and by how much that may be wrong."""
     ranges = [_range(meetings[0], own) if rank else (0.0, 0.0) for rank, own in enumerate(meetings)]
     return {

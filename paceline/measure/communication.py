@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
+from paceline.measure.record.figures import Communication, Task
+
 TASK_BATCHES = 50  # batches of a published task
 Event = Sequence[Any]  # (seconds, kind, step, what, detail)
 
@@ -43,7 +45,7 @@ def packing(events: Sequence[Event]) -> float | None:
 
 def communication(
     parts: dict[str, float], ranks: Sequence[Sequence[Event]], exposed: Sequence[float], *, told_apart: bool
-) -> dict[str, Any]:
+) -> Communication:
     """Seconds per step and shares. `exposed` is of the steps that the events show, one number per rank.
 
     `told_apart` is False for a reference whose communication is inside backward: then nothing is claimed.
@@ -72,11 +74,11 @@ def ratio(parts: dict[str, float]) -> str | None:
 
 
 def task(
-    parts: dict[str, float], found: dict[str, Any], ranks: Sequence[Sequence[Event]], batches: int = TASK_BATCHES
-) -> dict[str, Any]:
-    """The published columns: seconds of a task of so many batches, and of what it contains."""
+    parts: dict[str, float], talk: Communication, ranks: Sequence[Sequence[Event]], batches: int = TASK_BATCHES
+) -> Task:
+    """Return the published columns: seconds of a task of `batches` batches, and of its parts."""
     packs = [seconds for events in ranks if (seconds := packing(events)) is not None]
-    exposed, flying = found["exposed"], found["in_flight"]
+    exposed, flying = talk["exposed"], talk["in_flight"]
     return {
         "batches": batches,
         "task": batches * parts["step"],

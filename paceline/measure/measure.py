@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from statistics import fmean, median
-from typing import Any, Literal
+from typing import Any
 
 from paceline.cluster.environment import capture
 from paceline.cluster.job_folder import job_folder
@@ -18,7 +18,19 @@ from paceline.measure.breakdown import breakdown, over_ranks
 from paceline.measure.clock import align
 from paceline.measure.communication import communication, task
 from paceline.measure.places import launcher_of, places_of
-from paceline.measure.record.rank_report import Grade, RankReport, Staleness, read_report
+from paceline.measure.record.figures import (
+    Accuracy,
+    Bytes,
+    Clock,
+    Flops,
+    Incident,
+    NetworkPart,
+    Resources,
+    Series,
+    StalenessPart,
+    TotalRate,
+)
+from paceline.measure.record.rank_report import Coding, Grade, RankReport, Staleness, read_report
 from paceline.measure.record.record import Record
 from paceline.measure.same_result import has_same_result
 from paceline.measure.stats.intervals import autocorrelation, block_interval, leaning, standard_error, summary
@@ -28,7 +40,6 @@ from paceline.run.run import Run
 from paceline.strategy.rules.server import largest_lead
 from paceline.workload.computes import MENU as COMPUTE
 
-CodingKey = Literal["dense", "coded", "encode", "decode"]
 OnLine = Callable[[int, str, str], None]
 ALIKE = "neighboring steps are alike: intervals inside one run may be too narrow"
 WATCHED = 3  # steps
@@ -117,7 +128,7 @@ def make_record(
     run: Run,
     notes: Sequence[str],
     ranks: Sequence[RankReport],
-    network: dict[str, Any] | None = None,
+    network: NetworkPart | None = None,
     *,
     peak: float | None = None,
 ) -> Record:
@@ -131,7 +142,6 @@ def make_record(
     series = series[dropped * (len(series) // len(first.seconds)) :]
     totals = _totals(ranks)
     parts = over_ranks([breakdown(rank.steps, rank.parts) for rank in ranks])
-    edges = _edges(ranks)
     events = [rank.events for rank in ranks]
     talk = communication(parts, events, [rank.events_exposed for rank in ranks], told_apart=run.reference != "ddp")
     return Record(
@@ -153,33 +163,25 @@ def make_record(
             "per_worker": [fmean(r.samples / s for s in r.seconds) for r in ranks],
         },
         step=summary([seconds for rank in ranks for seconds in rank.steps]),
-        series=_series(warm, series, found, dropped) | {"judged": judged},
+        series=_series(warm, series, found, dropped, judged),
         breakdown=parts,
         communication=talk,
         task=task(parts, talk, events),
-        bytes={
-            "sent_per_step": [sum(row[rank] for row in edges) for rank in range(len(edges))],
-            "received_per_step": [sum(row) for row in edges],
-            "per_edge": edges,
-            **_coded(ranks, before_compression_per_step="dense", after_compression_per_step="coded"),
-        },
-        resources={
-            **_resources(ranks, peak),
-            **_coded(ranks, encode_seconds_per_step="encode", decode_seconds_per_step="decode"),
-        },
+        bytes=_bytes(ranks),
+        resources=_resources(ranks, peak),
         plan=first.plan,
         profile=first.profile,
-        network={**(network or {}), **first.network},
+        network=first.network if network is None else {**network, **first.network},
         replicas={**first.replicas},
         staleness=_staleness([rank.staleness for rank in ranks]),
         loss=[fmean(values) for values in zip(*(rank.losses for rank in ranks), strict=True)],
         accuracy=[_figures(grade) for grade in first.accuracy],
         incidents=_skips(first),
-        clock=align([rank.meetings for rank in ranks]) if first.meetings else {},  # a script has none
+        clock=align([rank.meetings for rank in ranks]) if first.meetings else Clock(),  # a script has none
     )
 
 
-def _figures(grade: Grade) -> dict[str, float]:
+def _figures(grade: Grade) -> Accuracy:
     return {"epoch": grade["epoch"], "value": grade["value"], "loss": grade["loss"], "samples": grade["samples"]}
 
 
@@ -248,8 +250,8 @@ def _after(rank: RankReport, dropped: int, length: int) -> RankReport:
     return replace(rank, seconds=rank.seconds[dropped:], steps=rank.steps[first:], parts=parts)
 
 
-def _series(warm: Sequence[float], series: Sequence[float], found: Settled, dropped: int) -> dict[str, Any]:
-    """Seconds of every step, mean over ranks: what the verdict is made from."""
+def _series(warm: Sequence[float], series: Sequence[float], found: Settled, dropped: int, judged: bool) -> Series:
+    """Return the seconds of every step, mean over ranks: the verdict is made from them."""
     return {
         "warmup": list(warm),
         "seconds": list(series),
@@ -257,6 +259,7 @@ def _series(warm: Sequence[float], series: Sequence[float], found: Settled, drop
         "dropped_blocks": dropped,
         "why": found.why,
         "autocorrelation": autocorrelation(series),
+        "judged": judged,
     }
 
 
@@ -266,10 +269,10 @@ def _totals(ranks: Sequence[RankReport]) -> list[float]:
     return [fmean(block) if ranks[0].unit == UPDATES else sum(block) for block in rates]
 
 
-def _resources(ranks: Sequence[RankReport], peak: float | None) -> dict[str, Any]:
-    """Per worker: memory, CPU (1.0 is one core), GPU where there is one, and FLOPs against the peak."""
+def _resources(ranks: Sequence[RankReport], peak: float | None) -> Resources:
+    """Return per worker: memory, CPU (1.0 is one core), GPU if there is one, FLOPs against the peak, and coding."""
     steps = [fmean(rank.steps) for rank in ranks]
-    return {
+    resources: Resources = {
         "pss_peak": [rank.pss_peak for rank in ranks],
         "rss_peak": [rank.rss_peak for rank in ranks],
         "cpu_seconds_per_step": [rank.cpu_seconds_per_step for rank in ranks],
@@ -278,9 +281,13 @@ def _resources(ranks: Sequence[RankReport], peak: float | None) -> dict[str, Any
         "gpu_memory": [rank.gpu["memory"] for rank in ranks],
         "flops": _utilization(ranks, peak),
     }
+    if coding := _coding(ranks):
+        resources["encode_seconds_per_step"] = [one["encode"] for one in coding]
+        resources["decode_seconds_per_step"] = [one["decode"] for one in coding]
+    return resources
 
 
-def _utilization(ranks: Sequence[RankReport], peak: float | None) -> dict[str, Any]:
+def _utilization(ranks: Sequence[RankReport], peak: float | None) -> Flops:
     """Model FLOPs utilization: what the model needs per second, of what a worker can do."""
     per_sample = ranks[0].flops
     peaks = [peak or rank.peak for rank in ranks]
@@ -295,6 +302,20 @@ def _utilization(ranks: Sequence[RankReport], peak: float | None) -> dict[str, A
     }
 
 
+def _bytes(ranks: Sequence[RankReport]) -> Bytes:
+    """Return the bytes per step that each process sent and received; with a compressor also before and after it."""
+    edges = _edges(ranks)
+    counted: Bytes = {
+        "sent_per_step": [sum(row[rank] for row in edges) for rank in range(len(edges))],
+        "received_per_step": [sum(row) for row in edges],
+        "per_edge": edges,
+    }
+    if coding := _coding(ranks):
+        counted["before_compression_per_step"] = [one["dense"] for one in coding]
+        counted["after_compression_per_step"] = [one["coded"] for one in coding]
+    return counted
+
+
 def _edges(ranks: Sequence[RankReport]) -> list[list[float]]:
     """Bytes per step that each process received from each; what servers received is what workers pushed to them."""
     edges = [rank.received_per_step for rank in ranks]
@@ -303,7 +324,7 @@ def _edges(ranks: Sequence[RankReport]) -> list[list[float]]:
     return [*edges, *([*column, *(0,) * len(column)][:width] for column in pushed)]
 
 
-def _staleness(ranks: Sequence[Staleness]) -> dict[str, Any]:
+def _staleness(ranks: Sequence[Staleness]) -> StalenessPart:
     """The bound of rule server, and how far ahead of the slowest a worker really was."""
     if not ranks[0]:
         return {}
@@ -311,18 +332,17 @@ def _staleness(ranks: Sequence[Staleness]) -> dict[str, Any]:
     return {"bound": ranks[0]["bound"], "largest_lead": lead}
 
 
-def _coded(ranks: Sequence[RankReport], **names: CodingKey) -> dict[str, list[float]]:
-    """The cost of compression of each rank per step; nothing where there is no compressor."""
-    coding = [rank.coding for rank in ranks]
-    return {name: [one[key] for one in coding] for name, key in names.items()} if coding[0] else {}
+def _coding(ranks: Sequence[RankReport]) -> list[Coding]:
+    """Return the cost of compression of each rank per step; nothing without a compressor."""
+    return [rank.coding for rank in ranks] if ranks[0].coding else []
 
 
-def _skips(first: RankReport) -> list[dict[str, Any]]:
+def _skips(first: RankReport) -> list[Incident]:
     count = first.skipped
     return [{"what": "steps skipped because the scaled gradient overflowed", "count": count}] if count else []
 
 
-def rate(totals: Sequence[float], steps: Sequence[float]) -> dict[str, Any]:
+def rate(totals: Sequence[float], steps: Sequence[float]) -> TotalRate:
     """Samples per second of the whole job over repeats inside one set of processes.
 
     The interval is over the steps, which are of one process: a rate has the relative error of the mean step.

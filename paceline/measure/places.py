@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from paceline.cluster.lab.lab import read_lab
 from paceline.cluster.lab.network import Network
@@ -13,6 +12,7 @@ from paceline.cluster.lab.quota import Quota
 from paceline.cluster.launchers import MENU as LAUNCHERS
 from paceline.cluster.launchers._launcher import Launcher
 from paceline.cluster.seats import seats_on
+from paceline.measure.record.figures import NetworkPart, RequestedNetwork
 from paceline.run.compose.compose import servers_of
 from paceline.run.run import Run
 from paceline.types import HERE, Place, Seat
@@ -35,13 +35,13 @@ class Places:
             return self.network.seats(self.workers, self.servers, place)
         return seats_on([HERE] * (self.workers + self.servers), place)
 
-    def measure(self) -> dict[str, Any]:
-        """What was asked of the network and what TCP gets, both in bytes per second; nothing without a lab."""
+    def measure(self) -> NetworkPart:
+        """Return the requested network and the goodput of TCP in bytes per second; empty without a lab."""
         if self.network is None:
             return {}
         lab = self.network.lab
-        asked = {"lab": str(lab), "hosts": lab.hosts, "bandwidth": lab.bytes_per_second}
-        return {"requested": asked, "goodput": self.network.goodput(SECONDS)}
+        requested: RequestedNetwork = {"lab": str(lab), "hosts": lab.hosts, "bandwidth": lab.bytes_per_second}
+        return {"requested": requested, "goodput": self.network.goodput(SECONDS)}
 
 
 def launcher_of(run: Run) -> Launcher:

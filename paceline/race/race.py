@@ -217,9 +217,9 @@ class Measured:
         # The last step is never crossed, so a few watched steps would not show a schedule that crosses the step.
         watched = WATCHED if _crosses_step(run) else self._watched
         record, events = measure(run, lambda *_: None, flops=self._flops.get(workload), watched=watched)
-        counted = record.resources["flops"]["per_sample"]
-        if counted:
-            self._flops[workload] = counted
+        flops = record.resources.get("flops")
+        if flops and (counted := flops.get("per_sample")):
+            self._flops[workload] = int(counted)
         return record, events
 
 

@@ -24,6 +24,7 @@ from typing import Any, cast
 from paceline.errors import PacelineError
 from paceline.files.redact import redacted, secrets_of
 from paceline.measure.record.events import EventRow
+from paceline.measure.record.figures import NetworkPart, PlanPart
 from paceline.measure.record.rank_report import Coding, Grade, RankReport, Replicas, Staleness
 from paceline.measure.record.record import write
 from paceline.run.run import Run
@@ -263,7 +264,7 @@ def _profile(training: Any, watch: Any, run: Run) -> dict[str, Any] | None:
     return found.model_copy(update={"model": run.model, "batch_size": run.per_worker}).to_dict() if found else None
 
 
-def _network(training: Any) -> dict[str, Any]:
+def _network(training: Any) -> NetworkPart:
     """The link as measured in this run, where a schedule asked for it."""
     engines = training.pace.engines
     if not engines or engines[0].profile is None:
@@ -297,17 +298,22 @@ def _coding(training: Any) -> dict[str, float]:
     return {key: sum(one[key] for one in spent) for key in spent[0]} if spent else {}
 
 
-def _plan(training: Any) -> dict[str, Any]:
+def _plan(training: Any) -> PlanPart:
     engines = training.pace.engines
     sizes = [c.numel * engine.arenas[c.arena].layout.itemsize for engine in engines for c in engine.chunks]
     if not engines:
         return {}
-    plan = {"schedule": str(engines[0].schedule), "chunks": len(sizes), "nbytes": sizes, "lanes": len(engines)}
+    plan: PlanPart = {
+        "schedule": str(engines[0].schedule),
+        "chunks": len(sizes),
+        "nbytes": sizes,
+        "lanes": len(engines),
+    }
     if engines[0].tuning:
-        plan |= {"tuning": engines[0].tuning}
+        plan["tuning"] = engines[0].tuning
     if engines[0].crossing:
         # who reads the events can see what each chunk waited for and how urgent it was
-        plan |= {"needs": engines[0].needs, "urgency": engines[0].urgency}
+        plan["needs"], plan["urgency"] = engines[0].needs, engines[0].urgency
     return plan
 
 

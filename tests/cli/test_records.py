@@ -84,7 +84,7 @@ def test_list_fits_in_eighty_columns_whatever_the_names(runs, capsys):
         {"rate": {"total": {"mean": float("nan")}}},
         {"environment": {"cores": "many"}},
         {"step": {}},
-        {"schema_": 1},
+        {"series": {"dropped_blocks": "2"}},
     ],
     ids=lambda change: json.dumps(change),
 )

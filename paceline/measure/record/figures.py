@@ -1,124 +1,119 @@
-"""The figures of a record as its readers rely on them: a file without them is damaged, and named instead of shown.
+"""The parts of a record, each with the type of its fields. docs/concepts/record.md explains them.
 
-A run that failed has none. What stands here beside them may be anything: fields are added within a schema.
+To add a figure, add a field here: the part then accepts it, refuses a wrong type, and mypy knows it. Parts are plain
+dicts, in the file as in memory. A field may be missing (`total=False`) unless it is in a class without that; fields of
+newer versions are kept as they are. The part `environment` is typed where it is made, in cluster/environment.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, JsonValue, with_config
+from typing_extensions import TypedDict
 
-DEEPEST = 64  # lists and objects inside each other; records have fewer than ten
-_OTHERS = bytes(set(range(256)) - set(b"[]{}"))
+Json: TypeAlias = JsonValue
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Size = Annotated[int, Field(ge=0)] | Amount  # stays the integer that it is in the file
 Filled = Annotated[list[Amount], Field(min_length=1)]
+Sizes = Annotated[list[Size], Field(min_length=1)]
 
 
-class Part(BaseModel):
-    model_config = ConfigDict(extra="ignore", strict=True)
+@with_config(ConfigDict(extra="allow", strict=True))
+class Part(TypedDict):
+    """A part of a record. Numbers must be numbers: the text "3" is refused."""
 
 
-class Numbers(Part):
-    """Finite numbers by name."""
+class Total(Part):
+    """Samples per second of the whole job, with the interval over its steps."""
 
-    model_config = ConfigDict(extra="allow")
-    __pydantic_extra__: dict[str, Number] = Field(init=False)
-
-
-class TotalPart(Part):
     mean: Positive
-    median: Positive | None = None
     low: Number | None
     high: Number | None
     confidence: Number
     error: Amount
-    repeats: list[Positive] = []
 
 
-class Rate(Part):
-    total: TotalPart
-    per_worker: list[Amount] = []
+class TotalRate(Total, total=False):
+    median: Positive | None
+    steps: int
+    repeats: list[Positive]
 
 
-class Step(Numbers):
-    median: Amount
-    p95: Amount
-    max: Amount
+class Rate(Part, total=False):
+    total: TotalRate
+    per_worker: list[Amount]
 
 
-class Breakdown(Numbers):
-    step: Positive
+class Series(Part, total=False):
+    """Seconds of every step, and the verdict about them."""
+
+    warmup: list[Amount]
+    seconds: list[Amount]
+    start: int
+    dropped_blocks: Annotated[int, Field(ge=0)]
+    why: str | None
+    judged: bool
+    autocorrelation: float | None
 
 
-class Series(Part):
-    """Seconds of every step, and what was found in them."""
+class Communication(Part, total=False):
+    """Seconds per step of communication; None where a reference waits inside backward."""
 
-    warmup: list[Amount] = []
-    seconds: list[Amount] = []
-    dropped_blocks: Annotated[int, Field(ge=0)] = 0
-    why: str | None = None
-    judged: bool = True
-
-
-class Communication(Part):
-    share: Number | None = None
-    overlapped: Number | None = None
-    ratio: str | None = None
+    exposed: Number | None
+    overlapped: Number | None
+    in_flight: Number | None
+    share: Number | None
+    ratio: str | None
 
 
-class Requested(Part):
-    lab: str
+class Task(Part, total=False):
+    """The columns of published tables, in seconds of `batches` batches."""
+
+    batches: int
+    task: Number
+    allreduce: Number | None
+    in_flight: Number | None
+    pack: Number | None
+    update: Number
 
 
-class NetworkPart(Part):
-    requested: Requested | None = None
-    goodput: list[Amount] = []
+class Bytes(Part, total=False):
+    """Bytes per step of each rank; with a compressor also before and after compression."""
 
-    @model_validator(mode="after")
-    def _a_lab_has_its_goodput(self) -> NetworkPart:
-        if self.requested is not None and "goodput" not in self.model_fields_set:
-            raise ValueError("requested stands without goodput")
-        return self
-
-
-class Replicas(Part):
-    """How far models of ranks are apart; the distance is NaN if the run diverged."""
-
-    identical: bool
-    distance: float | None = None
+    sent_per_step: list[Size]
+    received_per_step: Sizes
+    per_edge: list[list[Size]]
+    before_compression_per_step: Sizes
+    after_compression_per_step: Sizes
 
 
-class PlanPart(Part):
-    chunks: int | None = None
-
-
-class Incident(Part):
-    what: str
-    count: int
-
-
-class Bytes(Part):
-    received_per_step: Filled
-    before_compression_per_step: Filled | None = None
-    after_compression_per_step: Filled | None = None
-
-
-class Flops(Part):
+class PeakKind(Part):
     peak_is: str
-    utilization: list[Amount] | None = None
 
 
-class Resources(Part):
-    pss_peak: Filled
-    rss_peak: list[Amount] = []
-    cpu_use: list[Amount] = []
-    flops: Flops | None = None
-    encode_seconds_per_step: Filled | None = None
-    decode_seconds_per_step: Filled | None = None
+class Flops(PeakKind, total=False):
+    """FLOPs of a sample, and the share of the peak that each worker reached."""
+
+    per_sample: Size | None
+    peak: list[Size | None]
+    utilization: list[Amount] | None
+
+
+class Resources(Part, total=False):
+    """Memory, processor and GPU of each rank."""
+
+    pss_peak: Sizes
+    rss_peak: list[Size]
+    cpu_seconds_per_step: list[Amount]
+    cpu_use: list[Amount]
+    gpu_use: list[Amount | None]
+    gpu_memory: list[Size | None]
+    flops: Flops | None
+    encode_seconds_per_step: Filled
+    decode_seconds_per_step: Filled
 
 
 class Speedup(Part):
@@ -127,12 +122,75 @@ class Speedup(Part):
     high: Number | None
 
 
-class Efficiency(Speedup):
+class Efficiency(Part, total=False):
+    """The rate divided by the number of workers and by the rate of one worker, which `baseline` names."""
+
+    value: Number
+    low: Number | None
+    high: Number | None
+    confidence: Number
     baseline: str
     speedup: Speedup
 
 
-class Accuracy(Part):
+class Tuning(Part, total=False):
+    """The candidates of schedule auto, with seconds per step."""
+
+    chosen: str
+    seconds: dict[str, float]
+
+
+class PlanPart(Part, total=False):
+    """Schedule and chunks; for schedules that cross the step also what each chunk waits for."""
+
+    schedule: str
+    chunks: int | None
+    nbytes: list[Size]
+    lanes: int
+    tuning: Tuning
+    needs: Json
+    urgency: Json
+
+
+class LabName(Part):
+    lab: str
+
+
+class RequestedNetwork(LabName, total=False):
+    """The network that `--lab` asked for."""
+
+    hosts: int
+    bandwidth: Size | None
+
+
+class MeasuredLink(Part):
+    latency: Amount
+    bandwidth: Amount
+
+
+class NetworkPart(Part, total=False):
+    """The link as measured; in a lab also the goodput of each host in bytes per second."""
+
+    requested: RequestedNetwork | None
+    goodput: list[Amount]
+    measured: MeasuredLink
+
+
+class ReplicasPart(Part, total=False):
+    """How far models of ranks are apart; the distance is NaN if the run diverged."""
+
+    identical: bool
+    distance: float | None
+
+
+class StalenessPart(Part, total=False):
+    """The bound of rule server, and the largest lead of a worker over the slowest."""
+
+    bound: Size | None
+    largest_lead: Size
+
+
+class AccuracyPart(Part):
     """Accuracy and loss on the test part; NaN if the run diverged."""
 
     value: float
@@ -140,94 +198,51 @@ class Accuracy(Part):
     samples: float
 
 
-class Compared(Part):
+class Accuracy(AccuracyPart, total=False):
+    epoch: float
+
+
+class Incident(Part):
+    """An event worth a note, and how often it happened."""
+
+    what: str
+    count: int
+
+
+class ComparedFigure(Part):
     what: str
     expected: Number
     measured: Number | None
     verdict: str
 
 
-class ExperimentPart(Part):
-    compared: list[Compared] = []
+class Compared(ComparedFigure, total=False):
+    """An expected figure of an experiment beside the measured one."""
+
+    low: Number | None
+    high: Number | None
 
 
-class Environment(Part):
-    cores: int | None = None
-    packages: dict[str, Any] | None = None
-    variables: dict[str, Any] = {}
+class ExperimentPart(Part, total=False):
+    """The fields of `--experiment FILE` as they were written, and each expected figure beside the measured one."""
+
+    compared: list[Compared]
 
 
-class RacePart(Part):
-    name: str = ""
-    round: int = 0
-    sitting: str = ""
-    label: str = ""
-    heat: str = ""
-    same_result: bool | None = None
+class RacePart(Part, total=False):
+    """The turn of a race, or of `reproduce`, that a run had."""
+
+    name: str
+    round: int
+    sitting: str
+    label: str
+    heat: str
+    same_result: bool | None
 
 
-class Failed(Part):
-    """The fields that are read from every record."""
+class Clock(Part, total=False):
+    """The offset of each rank's clock from rank 0's, and its error."""
 
-    race: RacePart | None = None
-    environment: Environment | None = None
-    rate: Rate | None = None
-
-
-class EndedPart(Failed):
-    """The fields that are read from the record of a run that did not fail."""
-
-    workers: Annotated[int, Field(ge=1)]
-    rate: Rate
-    step: Step
-    breakdown: Breakdown
-    bytes: Bytes
-    resources: Resources
-    series: Series | None = None
-    communication: Communication | None = None
-    network: NetworkPart | None = None
-    replicas: Replicas | None = None
-    plan: PlanPart | None = None
-    incidents: list[Incident] = []
-    efficiency: Efficiency | None = None
-    accuracy: list[Accuracy] = []
-    experiment: ExperimentPart | None = None
-
-    @model_validator(mode="after")
-    def _coding_is_whole(self) -> EndedPart:
-        coded, spent = self.bytes, self.resources
-        told = (coded.before_compression_per_step, coded.after_compression_per_step)
-        if any(told) and not all((*told, spent.encode_seconds_per_step, spent.decode_seconds_per_step)):
-            raise ValueError("bytes and seconds of compression stand together")
-        return self
-
-
-def check_figures(values: Mapping[str, Any]) -> None:
-    """A ValidationError that names the first figure that is missing or none."""
-    told = {name: value for name, value in values.items() if value != {}}
-    (Failed if values.get("verdict") == "failed" else EndedPart).model_validate(told)
-
-
-def is_too_deep(text: bytes, value: Any) -> bool:
-    """Whether a value as JSON has it, and its text, are nested deeper than a record can be."""
-    return _may_be_deep(text) and _is_deep(value)
-
-
-def _may_be_deep(text: bytes) -> bool:
-    """By brackets alone, a level at a time: quick, and only wrong where a string has brackets in it."""
-    brackets = text.translate(None, _OTHERS)
-    for _ in range(DEEPEST):
-        if not brackets:
-            return False
-        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
-    return True
-
-
-def _is_deep(value: Any) -> bool:
-    level = [value] if isinstance(value, (dict, list)) else []
-    for _ in range(DEEPEST):
-        if not level:
-            return False
-        parts = [outer.values() if isinstance(outer, dict) else outer for outer in level]
-        level = [part for inner in parts for part in inner if isinstance(part, (dict, list))]
-    return True
+    how: str
+    offsets: list[float]
+    within: list[float]

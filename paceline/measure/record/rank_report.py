@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TypeAlias, TypedDict
+from typing import TypedDict
 
+from paceline.cluster.environment import Environment
 from paceline.measure.record.events import EventRow
-
-Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
+from paceline.measure.record.figures import Json, NetworkPart, PlanPart
 
 
 class Coding(TypedDict, total=False):
@@ -93,10 +93,10 @@ class RankReport:
     coding: Coding = field(default_factory=Coding)
     staleness: Staleness = field(default_factory=Staleness)
     replicas: Replicas = field(default_factory=Replicas)
-    plan: dict[str, Json] = field(default_factory=dict)
+    plan: PlanPart = field(default_factory=PlanPart)
     profile: dict[str, Json] | None = None
-    network: dict[str, Json] = field(default_factory=dict)
-    environment: dict[str, Json] = field(default_factory=dict)
+    network: NetworkPart = field(default_factory=NetworkPart)
+    environment: Environment = field(default_factory=Environment)
     notes: list[str] = field(default_factory=list)
     skipped: int = 0
 

@@ -5,41 +5,76 @@ from __future__ import annotations
 import errno
 import json
 import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import from_json
 
 from paceline._version import VERSION
+from paceline.cluster.environment import Environment
 from paceline.errors import NoRoom, PacelineError, WrongCommand, short
 from paceline.files.read import read_bytes
 from paceline.files.redact import redacted, secrets_of
-from paceline.measure.record.figures import check_figures, is_too_deep
+from paceline.measure.record.depth import is_too_deep
+from paceline.measure.record.figures import (
+    Accuracy,
+    Bytes,
+    Clock,
+    Communication,
+    Efficiency,
+    ExperimentPart,
+    Incident,
+    Json,
+    NetworkPart,
+    Number,
+    PlanPart,
+    RacePart,
+    Rate,
+    ReplicasPart,
+    Resources,
+    Series,
+    StalenessPart,
+    Task,
+)
 from paceline.run.run import Run
 
 SCHEMA = 1
 TOO_DEEP = "it is nested too deeply"
+Kind = Literal["measured", "replayed", "forecast"]
+Turn = tuple[str | None, int | None, str | None]
+
+# Figures that readers rely on: in every record of a run that did not fail, and in every part that is not empty.
+_NEEDED = {
+    "rate": ("total",),
+    "step": ("median", "p95", "max"),
+    "breakdown": ("step",),
+    "bytes": ("received_per_step",),
+    "resources": ("pss_peak",),
+}
+_WHOLE = {"replicas": ("identical",), "efficiency": ("value", "low", "high", "baseline", "speedup")}
+_UNKNOWN_TO_A_FORECAST = {"resources"}
 
 
-class Record(BaseModel):
+class Record(BaseModel):  # type: ignore[explicit-any]  # BaseModel has it, the fields have not
     """What one run leaves behind. Times are in seconds, sizes in bytes. docs/concepts/record.md explains each field.
 
-    A run that failed has `failure` and none of the figures.
+    A run that failed has `failure` and none of the figures. A forecast has no memory, series, loss or clock.
     """
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="ignore")
 
     schema_: int = Field(default=SCHEMA, alias="schema")
-    kind: Literal["measured", "replayed", "forecast"] = "measured"
+    kind: Kind = "measured"
     id: str
     text: str
     time: str
     run: Run
     same_result: bool | None = None
-    experiment: dict[str, Any] = {}
-    race: dict[str, Any] = {}
-    environment: dict[str, Any]
+    experiment: ExperimentPart = Field(default_factory=ExperimentPart)
+    race: RacePart = Field(default_factory=RacePart)
+    environment: Environment
     notes: list[str] = []
     verdict: Literal["steady", "unsteady", "failed"]
     failure: str | None = None
@@ -47,31 +82,39 @@ class Record(BaseModel):
     device: str = ""
     unit: str = ""
     comm: str = ""
-    rate: dict[str, Any] = {}
-    step: dict[str, float] = {}
-    series: dict[str, Any] = {}
-    efficiency: dict[str, Any] = {}
-    breakdown: dict[str, float] = {}
-    communication: dict[str, Any] = {}
-    task: dict[str, Any] = {}
-    bytes: dict[str, Any] = {}
-    resources: dict[str, Any] = {}
-    plan: dict[str, Any] = {}
-    profile: dict[str, Any] | None = None
-    network: dict[str, Any] = {}
-    replicas: dict[str, Any] = {}
-    staleness: dict[str, Any] = {}
+    rate: Rate = Field(default_factory=Rate)
+    step: dict[str, Number] = {}
+    series: Series = Field(default_factory=Series)
+    efficiency: Efficiency = Field(default_factory=Efficiency)
+    breakdown: dict[str, Number] = {}
+    communication: Communication = Field(default_factory=Communication)
+    task: Task = Field(default_factory=Task)
+    bytes: Bytes = Field(default_factory=Bytes)
+    resources: Resources = Field(default_factory=Resources)
+    plan: PlanPart = Field(default_factory=PlanPart)
+    profile: dict[str, Json] | None = None
+    network: NetworkPart = Field(default_factory=NetworkPart)
+    replicas: ReplicasPart = Field(default_factory=ReplicasPart)
+    staleness: StalenessPart = Field(default_factory=StalenessPart)
     loss: list[float] = []
-    accuracy: list[dict[str, float]] = []
-    incidents: list[dict[str, Any]] = []
+    accuracy: list[Accuracy] = []
+    incidents: list[Incident] = []
     logs: list[str] = []
-    clock: dict[str, Any] = {}
+    clock: Clock = Field(default_factory=Clock)
     events: str | None = None
 
+    @model_validator(mode="after")
+    def _is_whole(self) -> Record:
+        """Refuse a record that lacks a figure its readers rely on."""
+        if self.verdict != "failed" and (lacking := next(_lacking(self), None)):
+            raise ValueError(lacking)
+        return self
+
     @property
-    def turn(self) -> tuple[Any, ...] | None:
-        """The round of a race that it ran in, in one sitting: what met the same slow minutes has the same turn."""
-        return tuple(self.race.get(name) for name in ("name", "round", "sitting")) if self.race else None
+    def turn(self) -> Turn | None:
+        """The round of a race, in one sitting: runs with the same turn met the same slow minutes."""
+        race = self.race
+        return (race.get("name"), race.get("round"), race.get("sitting")) if race else None
 
     @property
     def outcome(self) -> str:
@@ -83,13 +126,33 @@ class Record(BaseModel):
         values = self.model_dump(mode="json", by_alias=True)
         # Words of ours stay, whatever a variable holds: names of fields (an experiment has others), and some values.
         secrets = secrets_of(os.environ)
-        told = {name: redacted(part, secrets, names=name == "experiment") for name, part in values.items()}
-        told |= {name: values[name] for name in ("id", "time", "kind", "verdict")}
-        told["run"] |= {name: values["run"][name] for name in ("memory_format", "precision")}
-        return Record.model_validate(told)
+        clean = {name: redacted(part, secrets, names=name == "experiment") for name, part in values.items()}
+        clean |= {name: values[name] for name in ("id", "time", "kind", "verdict")}
+        clean["run"] |= {name: values["run"][name] for name in ("memory_format", "precision")}
+        return Record.model_validate(clean)
 
     def to_json(self) -> str:
         return json.dumps(self.without_secrets().model_dump(mode="json", by_alias=True), indent=1) + "\n"
+
+
+def _lacking(record: Record) -> Iterator[str]:
+    """Name each figure that this record of a run that ended should have and does not."""
+    if record.workers < 1:
+        yield "workers: at least 1 is needed"
+    optional = _UNKNOWN_TO_A_FORECAST if record.kind == "forecast" else set[str]()
+    for name, keys in (_NEEDED | _WHOLE).items():
+        part: Mapping[str, object] = getattr(record, name)
+        if part or (name in _NEEDED and name not in optional):
+            yield from (f"{name}.{key}: it is missing" for key in keys if key not in part and name not in optional)
+    if record.breakdown["step"] <= 0:
+        yield "breakdown.step: it is not above 0"
+    if record.network.get("requested") and "goodput" not in record.network:
+        yield "network: requested stands without goodput"
+    coded, spent = record.bytes, record.resources
+    sizes = coded.get("before_compression_per_step"), coded.get("after_compression_per_step")
+    seconds = spent.get("encode_seconds_per_step"), spent.get("decode_seconds_per_step")
+    if any(sizes) and not all((*sizes, *seconds)):
+        yield "bytes and seconds of compression stand together"
 
 
 def read(path: Path) -> Record:
@@ -101,8 +164,8 @@ def read(path: Path) -> Record:
     return of_values(path, read_values(path))
 
 
-def read_values(path: Path, without: str = "") -> Any:
-    """What a JSON file holds, whether it is a record or not; `without` a field that nobody will look at."""
+def read_values(path: Path, without: str = "") -> object:
+    """Read a JSON file, whether it is a record or not; `without` is a field that the caller does not need."""
     try:
         text = read_bytes(path)
     except WrongCommand as problem:
@@ -115,9 +178,9 @@ def read_values(path: Path, without: str = "") -> Any:
         raise WrongCommand(f"{path} is not a record", why=str(problem)) from None
 
 
-def _parsed(text: bytes) -> Any:
+def _parsed(text: bytes) -> object:
     try:
-        values = from_json(text)
+        values: object = from_json(text)
     except ValueError as problem:
         raise ValueError(TOO_DEEP if "recursion limit" in str(problem) else f"it is no JSON: {problem}") from None
     if is_too_deep(text, values):
@@ -135,8 +198,8 @@ def _cut(text: bytes, name: str) -> bytes:
     return text if min(start, stop) < 0 else text[:start] + text[stop:]
 
 
-def of_values(path: Path, values: Any) -> Record:
-    """The record that the values of a file are, or why they are none."""
+def of_values(path: Path, values: object) -> Record:
+    """Make a record of the values of a file. Raises with the first thing that is wrong."""
     if not isinstance(values, dict) or "schema" not in values:
         why = "schema is missing" if isinstance(values, dict) else "it is no JSON object"
         raise WrongCommand(f"{path} is not a record", why=why)
@@ -147,18 +210,12 @@ def of_values(path: Path, values: Any) -> Record:
             remedy=f"read it with {_writer(values)}, or run it again",
         )
     try:
-        known = values if values.keys() <= _FIELDS else {key: values[key] for key in values if key in _FIELDS}
-        record = Record.model_validate(known)
-        check_figures(values)
+        return Record.model_validate(values)
     except ValidationError as problem:
         raise _misread(path, values, problem) from None
-    return record
 
 
-_FIELDS = {*Record.model_fields, "schema"}
-
-
-def _misread(path: Path, values: dict[str, Any], problem: ValidationError) -> WrongCommand:
+def _misread(path: Path, values: dict[str, object], problem: ValidationError) -> WrongCommand:
     """What is wrong with a file: a setting of a newer paceline, or else the first thing that is damaged."""
     errors = problem.errors()
     for error in errors:
@@ -169,7 +226,7 @@ def _misread(path: Path, values: dict[str, Any], problem: ValidationError) -> Wr
     return WrongCommand(f"{path} is not a record", why=f"{short(where)}: {what}" if where else what)
 
 
-def _writer(values: dict[str, Any]) -> str:
+def _writer(values: dict[str, object]) -> str:
     """The paceline that wrote a record, as far as it tells."""
     environment = values.get("environment")
     version = environment.get("paceline") if isinstance(environment, dict) else None

@@ -20,20 +20,18 @@ Heat = tuple[str, str]
 
 def label_of(record: Record) -> str | None:
     """What the contender was called in its race."""
-    label = record.race.get("label")
-    return label if isinstance(label, str) and label and heat_of(record) is not None else None
+    return (record.race.get("label") or None) if heat_of(record) is not None else None
 
 
 def heat_of(record: Record) -> Heat | None:
     """The race and the heat in it."""
     name, heat = record.race.get("name"), record.race.get("heat")
-    return (name, heat) if isinstance(name, str) and isinstance(heat, str) else None
+    return (name, heat) if name is not None and heat is not None else None
 
 
 def same_result_of(record: Record) -> bool | None:
     """Whether the race decided that it ends where all-reduce on the race's base ends."""
-    same = record.race.get("same_result")
-    return same if isinstance(same, bool) else None
+    return record.race.get("same_result")
 
 
 def bases(records: Iterable[Record]) -> dict[Heat, Record]:

@@ -7,11 +7,12 @@ from paceline.measure.record.record import Record
 
 def accuracy_of(record: Record) -> list[float]:
     """The share of test samples that were right, after each evaluation; none where the source has no test part."""
-    return [float(entry["value"]) for entry in record.accuracy if "value" in entry]
+    return [entry["value"] for entry in record.accuracy]
 
 
 def updates_of(record: Record) -> int:
     """Updates up to the end of what was measured, warm-up and all; 0 where the record does not tell."""
-    series, blocks = record.series, len((record.rate.get("total") or {}).get("repeats") or [0.0])
-    measured = len(series.get("seconds") or ())
-    return len(series.get("warmup") or ()) + measured + int(series.get("dropped_blocks") or 0) * (measured // blocks)
+    series, total = record.series, record.rate.get("total")
+    blocks = len(total.get("repeats", [])) if total else 0
+    measured = len(series.get("seconds", []))
+    return len(series.get("warmup", [])) + measured + series.get("dropped_blocks", 0) * (measured // max(1, blocks))

@@ -81,16 +81,14 @@ def spoken_setting(run: Run, unit: str = "") -> str:
 
 def rate_of(record: Record) -> float | None:
     """Samples per second of the whole job, or None of a run that failed."""
-    total = record.rate.get("total") or {}
-    value = total.get("mean", total.get("median"))
-    return float(value) if value else None
+    total = record.rate.get("total")
+    return total["mean"] if total else None
 
 
 def inside(record: Record) -> list[float]:
-    """The rate of every repeat inside one set of processes."""
-    total = record.rate.get("total") or {}
-    values = total.get("repeats") or []
-    return [float(value) for value in values if value]
+    """Return the rate of every repeat inside one set of processes."""
+    total = record.rate.get("total")
+    return list(total.get("repeats", [])) if total else []
 
 
 @dataclass(frozen=True)

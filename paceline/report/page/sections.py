@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from paceline.cluster.environment import Environment
 from paceline.errors import PacelineError
 from paceline.measure.record.record import Record
 from paceline.measure.record.store import Skipped
@@ -255,7 +256,9 @@ def notes(records: Sequence[Record], skipped: Sequence[Skipped], fields: Sequenc
     ]
     lines += [f"{skip.path} was left out: {skip.why}" for skip in skipped]
     lines += dict.fromkeys(note for record in records for note in record.notes)
-    lines += [f"{_incident(incident)} ({record.id})" for record in records for incident in record.incidents]
+    lines += [
+        f"{incident['what']}: {incident['count']} ({record.id})" for record in records for incident in record.incidents
+    ]
     lines += dict.fromkeys(note for field in fields for judged in verdicts(field) for note in judged.notes)
     unsteady = [
         f"{record.id} is unsteady: {record.series.get('why') or 'its repeats do not agree'}"
@@ -279,14 +282,9 @@ def _is_unsteady(record: Record) -> bool:
     return record.verdict == "unsteady" and tables.is_judged(record)
 
 
-def _incident(incident: dict[str, Any]) -> str:
-    what = str(incident.get("what") or json.dumps(incident))
-    return f"{what}: {incident['count']}" if "count" in incident else what
-
-
 def environments(records: Sequence[Record]) -> str:
     """The stacks of all runs; usually one."""
-    stacks: dict[str, dict[str, Any]] = {json.dumps(r.environment, sort_keys=True): r.environment for r in records}
+    stacks: dict[str, Environment] = {json.dumps(r.environment, sort_keys=True): r.environment for r in records}
     blocks = []
     for stack in stacks.values():
         rows = tuple(

@@ -8,7 +8,9 @@ import threading
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
+from paceline.cli.show import details
 from paceline.errors import NoRoom, WrongCommand
 from paceline.measure.measure import failed_record
 from paceline.measure.record.record import check_writable, read, write
@@ -62,7 +64,6 @@ DAMAGE = {
     "no workers": (("workers",), 0, "workers"),
     "half an efficiency": (("efficiency",), {"value": 1.0}, "efficiency"),
     "half an accuracy": (("accuracy",), [{"value": 1.0}], "accuracy.0.loss"),
-    "the name that a class has for the schema": (("schema_",), 1, "schema_"),
     "no schema": (("schema",), None, "schema"),
     "nested deeply": (("plan", "x"), json.loads("[" * 200 + "]" * 200), "nested too deeply"),
 }
@@ -119,9 +120,39 @@ def test_what_is_written_is_read(kept, tmp_path):
     assert str(read(path)) == str(kept)
 
 
+def test_fields_of_newer_versions_are_no_damage_and_survive_in_their_part(tmp_path):
+    values = json.loads(record().to_json())
+    values |= {"hereafter": [1, 2], "race": values["race"] | {"mates": ["a", "b"]}}
+    values["rate"]["total"]["mood"] = "fine"
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps(values))
+    again = json.loads(read(path).to_json())
+    assert (again["race"]["mates"], again["rate"]["total"]["mood"]) == (["a", "b"], "fine")
+    assert "hereafter" not in again
+
+
+def test_whole_numbers_stay_whole(tmp_path):
+    kept = record(resources={"pss_peak": [480_000_000]}, bytes={"received_per_step": [12, 12.5], "per_edge": [[0]]})
+    path = tmp_path / "r.json"
+    path.write_text(kept.to_json())
+    assert [480000000] == read(path).resources["pss_peak"]
+    assert '"per_edge": [\n   [\n    0\n' in path.read_text()
+
+
+def test_a_forecast_has_no_memory_and_is_shown_without(tmp_path):
+    path = tmp_path / "r.json"
+    path.write_text(record(kind="forecast", resources={}).to_json())
+    lines = list(details(read(path)))
+    assert "kind    forecast: computed from profiles and links; nothing was run" in lines
+    assert not [line for line in lines if line.startswith("memory")]
+    with pytest.raises(ValidationError, match=r"resources\.pss_peak: it is missing"):
+        record(kind="measured", resources={})
+
+
 def test_a_failed_record_with_a_damaged_rate_is_named(tmp_path):
     path = tmp_path / "r.json"
-    path.write_text(record(verdict="failed", rate={"total": "x"}).to_json())
+    values = json.loads(record(verdict="failed").to_json()) | {"rate": {"total": "x"}}
+    path.write_text(json.dumps(values))
     with pytest.raises(WrongCommand, match=r"rate\.total"):
         read(path)
 

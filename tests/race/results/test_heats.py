@@ -112,7 +112,6 @@ def test_the_page_of_a_race_has_its_labels_everywhere(tmp_path):
 def test_records_of_plain_runs_and_older_races_say_nothing_of_a_heat():
     assert (heat_of(record(race={})), label_of(record(race={}))) == (None, None)
     assert (heat_of(record()), label_of(record())) == (None, None)
-    assert label_of(record(race={"name": "r", "heat": "h", "label": ["x"]})) is None
 
 
 @pytest.mark.parametrize("reference", ["ddp", "limit"])

@@ -1,0 +1,31 @@
+"""How deeply JSON is nested: recursive code must not meet a file that is nested a thousand times."""
+
+from __future__ import annotations
+
+DEEPEST = 64  # lists and objects inside each other; records have fewer than ten
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+
+
+def is_too_deep(text: bytes, value: object) -> bool:
+    """Return True if a value and the JSON text that it was read from are nested deeper than a record can be."""
+    return _may_be_deep(text) and _is_deep(value)
+
+
+def _may_be_deep(text: bytes) -> bool:
+    """Count brackets alone, a level at a time: quick, and only wrong where a string has brackets in it."""
+    brackets = text.translate(None, _NO_BRACKETS)
+    for _ in range(DEEPEST):
+        if not brackets:
+            return False
+        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
+    return True
+
+
+def _is_deep(value: object) -> bool:
+    level = [value] if isinstance(value, (dict, list)) else []
+    for _ in range(DEEPEST):
+        if not level:
+            return False
+        inner = [part for outer in level for part in (outer.values() if isinstance(outer, dict) else outer)]
+        level = [part for part in inner if isinstance(part, (dict, list))]
+    return True
