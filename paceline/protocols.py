@@ -336,7 +336,12 @@ class Rule(Protocol):
 class Presence(Protocol):
     """This rank's membership in a running group: a step begins with a view and ends with a vote."""
 
-    def begin(self) -> View: ...
+    @property
+    def comm(self) -> Comm:
+        """The comm of the group that `begin` returned last."""
+
+    def begin(self) -> View:
+        """Return who takes part in the next step. A new generation has another comm, which the engines must enter."""
 
     def commit(self, ok: bool) -> bool: ...
 
@@ -347,4 +352,4 @@ class Membership(Protocol):
     name: ClassVar[str]
     elastic: ClassVar[bool]
 
-    def join(self, view: View) -> Presence: ...
+    def join(self, comm: Comm) -> Presence: ...

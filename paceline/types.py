@@ -12,12 +12,17 @@ from typing import Any, NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Who is in the group for this step, seen from one rank. `nodes[r]` is the host index of rank r."""
+    """Who is in the group for this step, seen from one rank. `nodes[r]` is the host index of rank r.
+
+    `generation` counts the groups of a job: two views with the same generation have the same members in the same
+    order. `members[r]` is the stable identity of the process at rank r; it is empty where ranks never change.
+    """
 
     rank: int
     size: int
     nodes: tuple[int, ...] = ()
     generation: int = 0
+    members: tuple[str, ...] = ()
 
     def node_of(self, rank: int) -> int:
         return self.nodes[rank] if self.nodes else 0

@@ -48,7 +48,6 @@ class Worker:
 
     def __init__(self, comm: Any, device: Device) -> None:
         self._comm, self.device = comm, device
-        self.rank, self.size = comm.rank, comm.size
         self._paces: list[Pace] = []
         self._open, self._pid = True, os.getpid()
         self.windows: dict[str, Any] = {}  # windows that are not freed yet, by name
@@ -65,6 +64,16 @@ class Worker:
         for pace in self._paces:
             pace.finish()
         return self._comm
+
+    @property
+    def rank(self) -> int:
+        """Return the rank of this process in its group."""
+        return int(self._comm.rank)
+
+    @property
+    def size(self) -> int:
+        """Return the number of ranks in the group."""
+        return int(self._comm.size)
 
     @property
     def first(self) -> bool:

@@ -52,37 +52,59 @@ class Lease:
 
 
 class Arena:
-    """Tensors that look like `likes`, in that order, of their dtype or another. Changing the order moves no memory."""
+    """Tensors that look like `likes`, in that order, of their dtype or another. Changing the order moves no memory.
+
+    The constructor makes the layout; `enter` allocates, and may be called again for another group.
+    """
 
     def __init__(
         self,
         names: Sequence[str],
         likes: Sequence[Tensor],
-        comm: Comm,
         compressor: Compressor,
         *,
         tail: int,
         shared: bool,
         dtype: torch.dtype | None = None,
     ) -> None:
-        self._comm, self._compressor, self._tail, self._shares = comm, compressor, tail, shared
+        self._compressor, self._tail, self._shares = compressor, tail, shared
         self.dtype = dtype or likes[0].dtype
-        self._payloads: Any = Lease(comm)  # of the codec
-        numel = sum(like.numel() for like in likes) + tail
+        self.shared = False
+        self.codec: Codec | None = None
+        self._memory: Comm | None = None
+        self._payloads: Any = None  # memory of the codec
+        self.source = self.result = likes[0].new_zeros(0, dtype=self.dtype, requires_grad=False)
+        self.tail, self.source_views, self.result_views = self.source, list[Tensor](), list[Tensor]()
         self._lay_out(names, likes)
+
+    def enter(self, memory: Comm) -> None:
+        """Allocate in the memory of a group and forget that of the last one; a codec keeps its state. Collective."""
+        old = self.source
+        if self._memory is not None:
+            self.close()
+        self._memory, self._payloads = memory, Lease(memory)
+        self._bind()
         # With a codec it is the payload that others read, and every rank writes the whole result.
-        self.shared = shared and comm.shares_results and self.codec is None
-        own = likes[0].new_zeros(numel, dtype=self.dtype, requires_grad=False)
-        self.source = own if self.codec is not None else comm.allocate(numel, self.dtype)
-        self.result = comm.allocate_result(numel, self.dtype) if self.shared else torch.zeros_like(own)
+        self.shared = self._shares and memory.shares_results and self.codec is None
+        own = self._likes[0].new_zeros(self.layout.numel, dtype=self.dtype, requires_grad=False)
+        self.source = own if self.codec is not None else memory.allocate(len(own), self.dtype)
+        self.result = memory.allocate_result(len(own), self.dtype) if self.shared else torch.zeros_like(own)
+        if len(old) == len(own):
+            self.source.copy_(old)
         self._make_views()
 
     def _lay_out(self, names: Sequence[str], likes: Sequence[Tensor]) -> None:
         self._names, self._likes = list(names), list(likes)
         slots = tuple(Slot(name, like.numel(), sides_of(like)) for name, like in zip(names, likes, strict=True))
         self.layout = Layout(slots, self.dtype.itemsize, tail=self._tail)
+
+    def _bind(self) -> None:
+        """Bind the compressor to the layout and the memory of now; a codec keeps its state."""
+        kept = None if self.codec is None else self.codec.state()
         self._payloads.give_back()
-        self.codec: Codec | None = self._compressor.bind(self.layout, self._payloads, self.dtype, self._shares)
+        self.codec = self._compressor.bind(self.layout, self._payloads, self.dtype, self._shares)
+        if self.codec is not None and kept is not None:
+            self.codec.restore(kept)
 
     def _make_views(self) -> None:
         self.source_views = self.views(self.source)
@@ -92,17 +114,17 @@ class Arena:
 
     def reorder(self, order: Sequence[int]) -> None:
         """Lay the slots out in a new order; between steps only. What a codec keeps moves along with its slot."""
-        kept = None if self.codec is None else self.codec.state()
         self._lay_out([self._names[i] for i in order], [self._likes[i] for i in order])
-        if self.codec is not None and kept is not None:
-            self.codec.restore(kept)
-        self._make_views()
+        if self._memory is not None:
+            self._bind()
+            self._make_views()
 
     def close(self) -> None:
         """Nothing leaves or comes back any more; memory goes with the last gradient that somebody holds."""
-        self._payloads.give_back()
-        self._comm.release(self.source)
-        self._comm.release(self.result)
+        if self._memory is not None:
+            self._payloads.give_back()
+            self._memory.release(self.source)
+            self._memory.release(self.result)
         self.source = self.result = self.tail = self.source.new_zeros(0)
         self.source_views = self.result_views = []
 

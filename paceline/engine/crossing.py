@@ -48,6 +48,10 @@ class CrossingEngine(Engine):
         if board is not None:
             board.free()
 
+    def abandon(self) -> None:
+        super().abandon()
+        self.settled = True
+
     def release(self) -> None:
         super().release()
         self._free_board()

@@ -42,8 +42,6 @@ class Engine:
         names: Sequence[str],
         likes: Sequence[Tensor],
         *,
-        comm: Comm,
-        view: View,
         exchange: Exchange,
         schedule: Schedule,
         compressor: Compressor,
@@ -52,11 +50,11 @@ class Engine:
         lane: Lane,
         widens: bool = False,
     ) -> None:
-        self.comm, self.device, self.schedule, self._clock = comm, device, schedule, clock
-        self._exchange, self._compressor = exchange, compressor
+        self.device, self.schedule, self._clock = device, schedule, clock
+        self._exchange, self._compressor, self._lane = exchange, compressor, lane
         self._remembers = compressor.remembers
-        self._memory: Any = Lease(comm)
-        self._channel: Channel = exchange.join(self._memory, view, lane)
+        self._memory: Any = None  # until `enter`
+        self._saved: dict[str, Any] | None = None  # state of a checkpoint that was loaded before
         self._widens = widens
         self.order: list[int] = []  # position of slot k among `likes`
         self.arenas: list[Arena] = []
@@ -67,21 +65,45 @@ class Engine:
                 Arena(
                     [names[k] for k in chosen],
                     [likes[k] for k in chosen],
-                    self._channel.memory,
                     compressor,
                     tail=tail_of(lane, len(chosen)),
                     shared=exchange.shares_results,
                     dtype=dtype,
                 )
             )
+        self._number()
+        self._flying: deque[tuple[Unit, Work]] = deque()
+        self.arrived: dict[int, None] = {}  # a set that keeps the order
         self._agreement: Work | None = None
-        self._vector, comm.engines = comm.engines, comm.engines + 1
         self.keeps_step = exchange.consensus  # otherwise a rank need not wait for all others
         self.log: list[Noted] | None = None
         self.profile: StepProfile | None = None  # not known before it is measured or given
         self.link = UNKNOWN
         self.tuning: dict[str, Any] = {}  # what schedule auto tried and chose
+
+    def enter(self, comm: Comm, view: View) -> None:
+        """Join a group: channel, memory and plan are those of its ranks from now on. Collective, between steps.
+
+        The first call follows the constructor. A later one leaves the old group without a word to its ranks, which may
+        be gone; codecs keep their state.
+        """
+        if self._memory is not None:
+            self._memory.give_back()
+        self.comm, self._memory = comm, Lease(comm)
+        self._channel: Channel = self._exchange.join(self._memory, view, self._lane)
+        for arena in self.arenas:
+            arena.enter(self._channel.memory)
+        self._vector, comm.engines = comm.engines, comm.engines + 1
         self._plan()
+        saved, self._saved = self._saved, None
+        if saved is not None:
+            self.restore(saved)
+
+    def abandon(self) -> None:
+        """Forget what is under way: ranks that it was meant for are gone, and nobody waits for it."""
+        self._flying.clear()
+        self.arrived.clear()
+        self._agreement = None
 
     def carried(self, tensor: Tensor) -> torch.dtype:
         """The dtype that a tensor travels in; where half precision is widened, float32."""
@@ -96,6 +118,10 @@ class Engine:
             self.step_plan = plan_step(self.schedule, profiles, self.link, self._compressor, size)
         self.chunks, self.needs = self.step_plan.chunks, self.step_plan.needs
         self._dispatcher: Dispatcher = Dispatcher(self.needs, phases=self._exchange.phases)
+        self._number()
+
+    def _number(self) -> None:
+        """Number the slots over all arenas."""
         self._slots = [(arena, i) for arena in self.arenas for i in range(len(arena.layout.slots))]
         self._sources = [view for arena in self.arenas for view in arena.source_views]
 
@@ -113,8 +139,8 @@ class Engine:
     # one step -----------------------------------------------------------------------------------
 
     def begin(self, step: int) -> None:
-        self._flying: deque[tuple[Unit, Work]] = deque()
-        self.arrived: dict[int, None] = {}  # a set that keeps the order
+        self._flying = deque()
+        self.arrived = {}
         self._landed = 0  # of those that fly, how many of the first were seen back
         self._note("begin", step)
         self._announced, self._agreement = not self.keeps_step, None
@@ -264,7 +290,10 @@ class Engine:
             moved += [first + slot for slot in local]
             first += count
         self.order = [self.order[slot] for slot in moved]
-        self._plan()
+        if self._memory is None:
+            self._number()
+        else:
+            self._plan()
 
     def adopt_plan(self, profile: StepProfile, link: Link, schedule: Schedule | None = None) -> None:
         """Cut anew with these times and this link, which are the same on all ranks."""
@@ -296,7 +325,8 @@ class Engine:
         """Give memory back that other ranks can see; nothing leaves any more."""
         for arena in self.arenas:
             arena.close()
-        self._memory.give_back()
+        if self._memory is not None:
+            self._memory.give_back()
         self._sources = []
 
     def state(self) -> dict[str, Any]:
@@ -305,6 +335,9 @@ class Engine:
         return {"channel": dict(self._channel.state()), "codecs": codecs, "owes": self._remembers}
 
     def restore(self, state: dict[str, Any]) -> None:
+        if self._memory is None:
+            self._saved = state
+            return
         self._channel.restore(state["channel"])
         for arena, saved in zip(self.arenas, state["codecs"], strict=True):
             if arena.codec is not None:

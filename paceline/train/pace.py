@@ -76,7 +76,7 @@ class Pace:
         profile: StepProfile | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.model, self.optimizer, self.comm, self.axes = model, optimizer, comm, axes
+        self.model, self.optimizer, self.axes = model, optimizer, axes
         self.accumulate, self.loss_scale = accumulate, loss_scale
         self.times, self.steps, self._micro, self._clock = StepTimes(), 0, 0, clock
         self.engines: list[Engine] = []
@@ -89,15 +89,17 @@ class Pace:
         self._known = {id(p) for _, p in [*self._named, *self._frozen]}
         check_known(model, optimizer)
         axes.compressor.check([Slot(name, p.numel(), tuple(p.shape)) for name, p in self._named])
-        start_equal(model, comm)
-        self._view = View(comm.rank, comm.size, comm.placement)
         self._way = way_of(axes.schedule)
-        self._presence = axes.membership.join(self._view)
+        self._presence = axes.membership.join(comm)
+        self._view: View | None = None  # until this rank has entered a group
+        if not axes.membership.elastic:
+            start_equal(model, comm)
+            self._enter(self._presence.begin())
         self.duty = axes.rule.bind(
             Context(
                 parameters=[parameter for _, parameter in self._named],
                 optimizer=optimizer,
-                comm=comm,
+                presence=self._presence,
                 exchange=axes.exchange,
                 open_lane=self._open_lane,
                 accumulate=accumulate,
@@ -119,8 +121,6 @@ class Pace:
             [name for name, _ in self._named],
             [parameter for _, parameter in self._named],
             lane=lane,
-            comm=self.comm,
-            view=self._view,
             exchange=self._phased() or exchange,
             schedule=self.axes.schedule,
             compressor=self.axes.compressor,
@@ -128,8 +128,22 @@ class Pace:
             clock=self._clock,
             widens=lane.half == "float32" or (lane.half == "mixed" and not exchange.mixes_once),
         )
+        if self._view is not None:
+            engine.enter(self.comm, self._view)
         self.engines.append(engine)
         return engine
+
+    @property
+    def comm(self) -> Comm:
+        """Return the comm of the group that this rank is in now."""
+        return self._presence.comm
+
+    def _enter(self, view: View) -> None:
+        """Enter the group of a view with every engine; unfinished exchanges of the group before are dropped."""
+        self._view = view
+        for engine in self.engines:
+            engine.abandon()
+            engine.enter(self.comm, view)
 
     def _phased(self) -> Exchange | None:
         """Return the exchange in two phases if the schedule runs forward between them, else None."""
@@ -156,7 +170,6 @@ class Pace:
             self.model,
             self.engines[0],
             parameters,
-            comm=self.comm,
             clock=self._clock,
             settle=self.duty.finish,
             profile=profile,
@@ -248,7 +261,9 @@ class Pace:
         return loss if self.loss_scale is None else loss * self.loss_scale.value
 
     def _begin(self) -> None:
-        self._presence.begin()
+        view = self._presence.begin()
+        if self._view is None or view.generation != self._view.generation:
+            self._enter(view)
         self._micro, self._begun = 0, True
         self.duty.begin()
 

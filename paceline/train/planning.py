@@ -33,14 +33,13 @@ class Planning:
         engine: Engine,
         parameters: Sequence[Tensor],
         *,
-        comm: Comm,
         clock: Callable[[], float],
         settle: Callable[[], None],
         profile: StepProfile | None = None,
         tell: Callable[[str], None] = print,
     ) -> None:
         self._model, self._engine, self._parameters = model, engine, parameters
-        self._comm, self._clock, self._settle, self._known, self._tell = comm, clock, settle, profile, tell
+        self._clock, self._settle, self._known, self._tell = clock, settle, profile, tell
         self._count = 0
         self._trials: Trials | None = None
 
@@ -67,7 +66,7 @@ class Planning:
     def _adopt(self, profile: StepProfile) -> bool:
         """Plan with these times; return False if the schedule has candidates to try first."""
         link = None if self._known is None else self._known.measured_link()
-        self._engine.adopt_plan(agreed(profile, self._comm), link or self._engine.measure_link())
+        self._engine.adopt_plan(agreed(profile, self._engine.comm), link or self._engine.measure_link())
         if not self._engine.schedule.candidates():
             return True
         self._trials = Trials(self._engine.schedule, self._clock)
@@ -81,14 +80,14 @@ class Planning:
             return False
         self._settle()  # ranks may have reached different units of the last step
         seconds = torch.tensor(trials.seconds(), dtype=torch.float64)
-        self._comm.broadcast(seconds, 0, "the trials").wait()
+        self._engine.comm.broadcast(seconds, 0, "the trials").wait()
         best = choose(seconds.tolist())
         self._take(trials.schedules[best])
         self._engine.tuning = {
             "chosen": str(trials.schedules[best]),
             "seconds": dict(zip(map(str, trials.schedules), seconds.tolist(), strict=True)),
         }
-        if self._comm.rank == 0:
+        if self._engine.comm.rank == 0:
             self._tell(f"schedule {trials.schedule} chose {trials.schedules[best]} of:")
             for name, value in self._engine.tuning["seconds"].items():
                 self._tell(f"  {value * 1e3:9.1f} ms per step  {name}")

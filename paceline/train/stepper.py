@@ -22,11 +22,14 @@ class Stepper(Protocol):
     """A model and an optimizer that make steps together with other ranks, or beside them."""
 
     model: nn.Module
-    comm: Comm
     loss_scale: LossScale | None
     times: StepTimes  # of the last step
     steps: int  # that were committed
     on_step: Callable[[], None] | None
+
+    @property
+    def comm(self) -> Comm:
+        """The comm of the group of now."""
 
     @property
     def note(self) -> str:

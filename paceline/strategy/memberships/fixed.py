@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from paceline.comm.transport import Comm
 from paceline.strategy.memberships.traits import MembershipTraits
 from paceline.types import View
 
@@ -13,13 +14,14 @@ from paceline.types import View
 class Fixed(MembershipTraits):
     name: ClassVar[str] = "fixed"
 
-    def join(self, view: View) -> FixedPresence:
-        return FixedPresence(view)
+    def join(self, comm: Comm) -> FixedPresence:
+        return FixedPresence(comm)
 
 
 class FixedPresence:
-    def __init__(self, view: View) -> None:
-        self._view = view
+    def __init__(self, comm: Comm) -> None:
+        self.comm = comm
+        self._view = View(comm.rank, comm.size, comm.placement)
 
     def begin(self) -> View:
         return self._view

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from paceline.comm.transport import Comm
-    from paceline.protocols import Exchange
+    from paceline.protocols import Exchange, Presence
     from paceline.strategy.rules._lane import LaneEngine, LaneGates
 
 
@@ -26,7 +26,7 @@ class Context:
 
     parameters: Sequence[Parameter]
     optimizer: Optimizer
-    comm: Comm
+    presence: Presence
     exchange: Exchange
     open_lane: Callable[[Lane, Exchange | None], LaneEngine]
     accumulate: int = 1
@@ -37,6 +37,11 @@ class Context:
     open_gates: Callable[[Callable[[Sequence[int]], None]], LaneGates] | None = (
         None  # where a schedule crosses the step
     )
+
+    @property
+    def comm(self) -> Comm:
+        """The comm of the group of now; it changes with the generation."""
+        return self.presence.comm
 
     def twice(self, name: str, step: int) -> WorkloadError:
         """What is wrong where a gradient comes that has left already."""
@@ -58,17 +63,18 @@ class Carrier:
 
     def __init__(self, context: Context, lane: Lane, exchange: Exchange | None = None) -> None:
         self.engine = context.open_lane(lane, exchange)
-        self._factor = 1.0 / context.comm.size if (exchange or context.exchange).consensus else 1.0
+        self._context, self._sums = context, (exchange or context.exchange).consensus
         self.sent = False
 
     def send(self, number: int, tensors: Sequence[Tensor]) -> None:
         """`tensors` stand in the order of the parameters; `number` counts exchanges, for topologies that change."""
         self.engine.begin(number)
+        factor = 1.0 / self._context.comm.size if self._sums else 1.0
         for slot, position in enumerate(self.engine.order):
             source, since = self.engine.source(slot), self.engine.glance()
             source.copy_(tensors[position])
-            if self._factor != 1.0:
-                source.mul_(self._factor)
+            if factor != 1.0:
+                source.mul_(factor)
             self.engine.offer(slot, since)
         self.sent = True
 
