@@ -13,6 +13,7 @@
     ├── PeerLost           another rank died, left or stopped answering
     ├── CallMismatch       ranks disagree about the sequence of collectives
     └── WorkerFailed       the launcher saw a worker end badly
+        └── TurnFailed         a start that contenders share; carries the one whose turn it was
     Stopped (SystemExit)   Ctrl-C, SIGTERM or SIGHUP; all workers ended   exit code 130, 143 or 129
 
 A message has three parts: what (in the user's own words), why, and what to try.
@@ -135,6 +136,14 @@ class CallMismatch(PacelineError):
 
 class WorkerFailed(PacelineError):
     """A worker process ended badly; names rank, pid and signal or exit code."""
+
+
+class TurnFailed(WorkerFailed):
+    """A start that contenders share ended badly; `contender` had its turn, and `kind` is the class of its error."""
+
+    def __init__(self, what: str, contender: str, kind: str) -> None:
+        self.contender, self.kind = contender, kind
+        super().__init__(what)
 
 
 class Stopped(SystemExit):

@@ -65,7 +65,7 @@ def measure(
         network = places.measure()
         (folder / "run.json").write_text(run.model_dump_json())
         argv = [sys.executable, "-m", "paceline.train.worker"]
-        environ = _environ(run, flops, watched)
+        environ = environ_of(run, flops, watched)
         launcher = launcher_of(run)
         launcher.check(places.seats)
         with launcher.start(
@@ -92,7 +92,8 @@ def aligned(ranks: Sequence[RankReport]) -> list[list[Any]]:
     ]
 
 
-def _environ(run: Run, flops: int | None, watched: int) -> dict[str, str]:
+def environ_of(run: Run, flops: int | None, watched: int) -> dict[str, str]:
+    """Return the environment of the workers of a run."""
     environ = {**os.environ, "PACELINE_WATCHED": str(watched)}
     if run.threads:
         environ["OMP_NUM_THREADS"] = str(run.threads)
@@ -131,13 +132,15 @@ def make_record(
     network: NetworkPart | None = None,
     *,
     peak: float | None = None,
+    drop: bool = True,
 ) -> Record:
+    """Make the record of a run from the reports of its ranks; with `drop`, without blocks that were still warm-up."""
     first = ranks[0]
     series = [fmean(values) for values in zip(*(rank.steps for rank in ranks), strict=True)]
     warm = [fmean(values) for values in zip(*(rank.warmup for rank in ranks), strict=True)]
     found, judged = _settled(warm, series, period_of(run))
     uneven = _uneven(run, len(warm), len(first.seconds), len(series) // len(first.seconds))
-    dropped, found = _dropped(found, len(warm), len(first.seconds), len(series))
+    dropped, found = _dropped(found, len(warm), len(first.seconds), len(series)) if drop else (0, found)
     ranks = [_after(rank, dropped, len(series) // len(rank.seconds)) for rank in ranks]
     series = series[dropped * (len(series) // len(first.seconds)) :]
     totals = _totals(ranks)

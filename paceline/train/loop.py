@@ -40,8 +40,11 @@ class Training:
         if self.deal is not None:
             self.batches = self.deal()
 
-    def steps(self, count: int, meter: Meter) -> None:
-        """Make `count` updates and record in the meter where the time went."""
+    def steps(self, count: int, meter: Meter, *, drain: bool = True) -> None:
+        """Make `count` updates and record in the meter where the time went.
+
+        Without `drain`, what crosses the last step stays under way, and `drain()` must follow.
+        """
         for number in range(count):
             meter.start()
             for _ in range(self.accumulate):
@@ -55,10 +58,14 @@ class Training:
                 meter.lap("backward")
                 self.pace.step()
             self._account(self.pace.times, meter)
-            if number + 1 == count:  # finish the last update before the clock stops
+            if drain and number + 1 == count:  # finish the last update before the clock stops
                 last = self.pace.finish()
                 self._account(replace(last, in_forward=0.0, in_backward=0.0), meter)
             meter.stop()
+
+    def drain(self) -> None:
+        """Finish what crosses the last step."""
+        self.pace.finish()
 
     def _account(self, times: Any, meter: Meter) -> None:
         """Count waiting and updating that happened inside forward or backward as such, and only once."""

@@ -24,7 +24,7 @@ def test_a_rank_tells_of_its_failure_without_secrets(tmp_path, monkeypatch, capf
     try:
         raise OSError("wJalrXUtnFEMI was refused")
     except OSError as problem:
-        worker._report(tmp_path, 0, 3, problem)
+        worker.leave_failure(tmp_path, 0, 3, problem)
     told = json.loads((tmp_path / "rank-0.failed.json").read_text())
     assert (told["error"], told["step"], told["exit_code"]) == ("OSError: *** was refused", 3, 1)
     printed = capfd.readouterr().err

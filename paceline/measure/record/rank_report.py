@@ -99,6 +99,8 @@ class RankReport:
     environment: Environment = field(default_factory=Environment)
     notes: list[str] = field(default_factory=list)
     skipped: int = 0
+    queued_seconds_per_step: float | None = None  # ready to run, but without a core
+    drains: list[float] = field(default_factory=list)  # after each turn: finishing exchanges that cross the step
 
     def to_json(self) -> str:
         return json.dumps({one.name: getattr(self, one.name) for one in fields(self)})

@@ -1,0 +1,79 @@
+"""A shared start, measured: launch processes in which contenders take turns, and make a record of each contender."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from paceline.cluster.job_folder import job_folder
+from paceline.errors import TurnFailed, WorkerFailed
+from paceline.measure.measure import WATCHED, OnLine, aligned, environ_of, make_record
+from paceline.measure.places import launcher_of, places_of
+from paceline.measure.record.rank_report import RankReport, read_report
+from paceline.measure.record.record import Record
+from paceline.measure.turns import TurnsTask, report_path, task_path
+from paceline.run.compose.compose import check
+
+MEMORY = "memory is that of the whole process, with all contenders that took turns in it"
+
+
+def measure_together(
+    task: TurnsTask, on_line: OnLine | None = None, *, flops: int | None = None, watched: int = WATCHED
+) -> list[tuple[Record, list[list[Any]]]]:
+    """Return a record with its events for each contender. Raises TurnFailed with the contender that failed, if known.
+
+    `flops` of a sample are counted if not given; `watched` steps after the turns are written down as events.
+    """
+    composed = [check(run) for run in task.runs]
+    run = task.runs[0]
+    with job_folder() as folder, places_of(run) as places:
+        network = places.measure()
+        task_path(folder).write_text(task.model_dump_json())
+        argv = [sys.executable, "-m", "paceline.train.turns"]
+        launcher = launcher_of(run)
+        launcher.check(places.seats)
+        with launcher.start(
+            argv,
+            workers=run.workers,
+            servers=0,
+            folder=folder,
+            environ=environ_of(run, flops, watched),
+            prefix=False,
+            on_line=on_line,
+            seats=places.seats,
+        ) as job:
+            try:
+                job.wait()
+            except WorkerFailed as problem:
+                raise _blamed(job.results(), run.workers, problem) from None
+        found = []
+        for index, (one, parts) in enumerate(zip(task.runs, composed, strict=True)):
+            ranks = [read_report(report_path(job.results(), index, rank)) for rank in range(run.workers)]
+            length = one.with_(repeats=len(ranks[0].seconds))
+            record = make_record(length, [*parts.notes, *_notes(task, ranks)], ranks, network, drop=False)
+            found.append((record, aligned(ranks)))
+    return found
+
+
+def _blamed(folder: Path, workers: int, problem: WorkerFailed) -> TurnFailed:
+    """Return the failure with the contender whose turn it was; a rank that only lost a peer is asked last."""
+    reports = []
+    for rank in range(workers):
+        with suppress(OSError, ValueError):
+            reports.append(json.loads((folder / f"rank-{rank}.failed.json").read_text()))
+    for report in sorted(reports, key=lambda one: one.get("kind") == "PeerLost"):
+        if report.get("contender") or report.get("kind") == "NoRoom":
+            return TurnFailed(str(report.get("error") or problem), str(report["contender"]), str(report["kind"]))
+    return TurnFailed(str(problem), "", "")
+
+
+def _notes(task: TurnsTask, ranks: Sequence[RankReport]) -> list[str]:
+    alone = len(task.runs) == 1
+    drain, block = fmean(median(rank.drains) for rank in ranks), fmean(median(rank.seconds) for rank in ranks)
+    late = f"finishing exchanges that cross the step took {1e3 * drain:.1f} ms after each turn, outside the rate"
+    return ([] if alone else [MEMORY]) + ([late] if drain > 0.01 * block else [])

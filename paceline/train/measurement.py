@@ -1,0 +1,254 @@
+"""Measure one training on this rank: warm-up, blocks of steps, and the report of everything that was seen."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import Iterator
+from typing import Any, cast
+
+from paceline.cluster.environment import capture
+from paceline.measure.clock import meet
+from paceline.measure.footprint import PeakMemory, peak_rss
+from paceline.measure.gpu import GpuUse
+from paceline.measure.meter import Diary, Meter, Tally
+from paceline.measure.record.events import EventRow
+from paceline.measure.record.figures import NetworkPart, PlanPart
+from paceline.measure.record.rank_report import Coding, Grade, RankReport, Replicas, Staleness
+from paceline.measure.starved import queued_seconds
+from paceline.run.run import Run
+from paceline.train.evaluate import accuracy, replicas
+from paceline.train.flops import peak_flops, training_flops
+
+
+class Measurement:
+    """One training, measured on this rank: `warm_up`, `begin`, `block` as often as wanted, `grade`, `report`."""
+
+    def __init__(self, run: Run, training: Any, comm: Any, state: dict[str, Any]) -> None:
+
+        self.run, self.training, self.comm, self.state = run, training, comm, state
+        self.seconds: list[float] = []
+        self.drains: list[float] = []
+        self._graded: list[Grade] = []
+        self._warm, self._meter = Meter(), Meter()
+        self._bytes, self._travelled = Tally(lambda: (*comm.received(), *pushed(comm)), lambda: 0.0), 0  # steps
+        self._cpu = Tally(lambda: (), time.process_time)
+        self._queue = Tally(lambda: (), queued_seconds)
+        self._memory = PeakMemory()
+        self._gpu = GpuUse(int(os.environ.get("LOCAL_RANK", "0")) if training.device == "cuda" else None)
+
+    def warm_up(self) -> list[float]:
+        """Make steps that do not count, until the plan is final; return the seconds of the first ones."""
+
+        self.state["step"] = 0
+        with self._memory, self._gpu:
+            self.training.steps(max(1, self.run.warmup), self._warm)
+            while left := self.training.pace.steps_to_plan:
+                self.training.steps(left, Meter())  # what is measured below is the plan, not the way to it
+        return self._warm.steps
+
+    def begin(self) -> None:
+        self._coded = _coding(self.training)
+        gc.collect()
+
+    def block(self, length: int) -> None:
+        """Measure a block of steps, up to the end of the last exchange."""
+        self.comm.barrier()
+        with self._bytes:
+            self._timed(length, drain=True)
+        self._travelled += length
+
+    def turn(self, length: int) -> None:
+        """Measure a block as part of a turn: what the contender before left in caches is not counted.
+
+        One step goes before the block and is left out. Exchanges that cross the last step are timed apart, because
+        those of the step before the block are in the block.
+        """
+
+        self.comm.barrier()
+        with self._bytes:
+            self.training.steps(1, Meter(), drain=False)
+            self.training.settle()
+            self._timed(length, drain=False)
+            began = time.perf_counter()
+            self.training.drain()
+        self.drains.append(time.perf_counter() - began)
+        self._travelled += 1 + length
+
+    def _timed(self, length: int, *, drain: bool) -> None:
+        start = time.perf_counter()
+        with self._queue, self._cpu:
+            self.training.steps(length, self._meter, drain=drain)
+            self.training.settle()
+        self.seconds.append(time.perf_counter() - start)
+        self._length = length
+        self.state["step"] = self.training.pace.steps
+
+    def grade(self, block: int) -> None:
+        """Evaluate on the test part of the source, if there is one."""
+
+        self._graded += _graded(self.run, block, accuracy(self.training, self.comm), self.comm.rank)
+
+    def report(self, costs: tuple[float | None, float | None] | None = None) -> RankReport:
+        """Return what this rank saw; `costs` are the FLOPs of a sample and the peak of this worker, if known."""
+
+        run, training, comm = self.run, self.training, self.comm
+        self._memory.look()
+        steps = len(self.seconds) * self._length
+        per_step = [nbytes / self._travelled for nbytes in self._bytes.nbytes]
+        sources = len(comm.received())
+        coding = cast(Coding, {key: (now - self._coded[key]) / steps for key, now in _coding(training).items()})
+        losses, rss_peak = list(training.losses), peak_rss()  # before the steps that only the events are taken from
+        events, exposed, profile = _events(training, run)
+        meetings = meet(comm.barrier, time.perf_counter)
+        flops, peak = costs or _costs(run, training, comm)
+        training.drain()
+        return RankReport(
+            rank=comm.rank,
+            device=training.device,
+            comm=type(comm).__name__.removesuffix("Comm").lower(),
+            unit=training.workload.unit,
+            samples=run.per_worker * run.accumulate * self._length,
+            seconds=self.seconds,
+            warmup=self._warm.steps,
+            steps=self._meter.steps,
+            parts=self._meter.parts,
+            received_per_step=per_step[:sources],
+            pushed_per_step=per_step[sources:],
+            cpu_seconds_per_step=self._cpu.seconds / steps,
+            queued_seconds_per_step=self._queue.seconds / steps,
+            drains=self.drains,
+            coding=coding,
+            pss_peak=self._memory.peak,
+            rss_peak=rss_peak,
+            losses=losses,
+            accuracy=self._graded,
+            events=events,
+            events_exposed=exposed,
+            meetings=meetings,
+            flops=flops,
+            peak=peak,
+            gpu={"use": self._gpu.share, "memory": self._gpu.memory},
+            replicas=cast(Replicas, replicas(training.pace.model, comm)),
+            plan=_plan(training),
+            profile=profile,
+            staleness=_staleness(training),
+            network=_network(training),
+            environment=capture(),
+            notes=list(_notes(run, training)),
+            skipped=training.pace.loss_scale.skipped if training.pace.loss_scale else 0,
+        )
+
+
+def pushed(comm: Any) -> tuple[int, ...]:
+    """Bytes that this worker has pushed to each server."""
+    return () if comm.service is None else tuple(comm.service.sent)
+
+
+def _graded(run: Run, block: int, found: dict[str, Any] | None, rank: int) -> list[Grade]:
+    """One entry of the record: with --steps there is one, at the end, and its epoch is 0."""
+    if found is None:
+        return []
+    epoch = block + 1 if run.epochs else 0
+    if rank == 0:
+        when = f" after epoch {epoch}" if epoch else ""
+        print(f"accuracy{when}: {found['value']:.4f} of {found['samples']}, loss {found['loss']:.4f}", flush=True)
+    return [{"epoch": epoch, "value": found["value"], "loss": found["loss"], "samples": found["samples"]}]
+
+
+def _notes(run: Run, training: Any) -> Iterator[str]:
+    if run.reference:
+        yield training.pace.note
+    if run.compute != "real":
+        yield f"compute {run.compute}: times of a profile; tensors on the wire are real"
+    if training.tests is not None and training.workload.grade is None:
+        yield f"no accuracy: {run.model} does not say what is right (Workload.grade)"
+
+
+def _events(training: Any, run: Run) -> tuple[list[EventRow], float, dict[str, Any] | None]:
+    """The events of a few more steps that the rate does not count, the exposed seconds of one, and layer times."""
+
+    steps = int(os.environ.get("PACELINE_WATCHED", "3"))
+    if not steps:
+        return [], 0.0, _profile(training, None, run)
+    log: list[EventRow] = []
+    meter = Diary(log, lambda: training.pace.steps)
+    training.pace.record_events(log)
+    watch = _watch(training, run)
+    if watch is None:
+        training.steps(steps, meter)  # in one go: what crosses the step is seen to
+    else:
+        for _ in range(steps):
+            training.steps(1, meter)
+            watch.stepped()
+    training.pace.record_events(None)
+    log.sort(key=lambda event: event[0])
+    exposed = sum(meter.parts["exposed"]) / steps
+    return log, exposed, _profile(training, watch, run)
+
+
+def _watch(training: Any, run: Run) -> Any:
+    """Nobody, where the plan was already made with a profile, and where hooks would change a compiled graph."""
+    engines = training.pace.engines
+    if run.compile or not engines or not training.pace.duty.averages_gradients or engines[0].profile is not None:
+        return None
+    return training.pace.watch()
+
+
+def _profile(training: Any, watch: Any, run: Run) -> dict[str, Any] | None:
+    engines = training.pace.engines
+    found = watch.profile() if watch is not None else engines[0].profile if engines else None
+    return found.model_copy(update={"model": run.model, "batch_size": run.per_worker}).to_dict() if found else None
+
+
+def _network(training: Any) -> NetworkPart:
+    """The link as measured in this run, where a schedule asked for it."""
+    engines = training.pace.engines
+    if not engines or engines[0].profile is None:
+        return {}
+    link = engines[0].link
+    return {"measured": {"latency": link.latency, "bandwidth": link.bandwidth}}
+
+
+def _costs(run: Run, training: Any, comm: Any) -> tuple[float | None, float | None]:
+    """FLOPs of one sample, counted by rank 0, and the most that this worker can do, measured where it is a CPU."""
+
+    training.pace.finish()  # rank 0 computes alone below: nothing may be under way that others take part in
+    peak = peak_flops() if training.device == "cpu" else None
+    flops = int(os.environ.get("PACELINE_FLOPS", "0")) or None  # counting loads half of torch: a race does it once
+    if comm.rank == 0 and flops is None:
+        workload = training.workload
+        flops = training_flops(workload.model, workload.loss, next(training.batches), run.per_worker)
+    return flops, peak
+
+
+def _staleness(training: Any) -> Staleness:
+    """Return when each step's gradients left and when its parameters were back, with rule server."""
+    return training.pace.staleness()
+
+
+def _coding(training: Any) -> dict[str, float]:
+    """What compressing has cost so far: bytes before and after, seconds; empty without a compressor."""
+    arenas = [arena for engine in training.pace.engines for arena in engine.arenas]
+    spent = [vars(arena.codec.spent) for arena in arenas if arena.codec is not None]
+    return {key: sum(one[key] for one in spent) for key in spent[0]} if spent else {}
+
+
+def _plan(training: Any) -> PlanPart:
+    engines = training.pace.engines
+    sizes = [c.numel * engine.arenas[c.arena].layout.itemsize for engine in engines for c in engine.chunks]
+    if not engines:
+        return {}
+    plan: PlanPart = {
+        "schedule": str(engines[0].schedule),
+        "chunks": len(sizes),
+        "nbytes": sizes,
+        "lanes": len(engines),
+    }
+    if engines[0].tuning:
+        plan["tuning"] = engines[0].tuning
+    if engines[0].crossing:
+        # who reads the events can see what each chunk waited for and how urgent it was
+        plan["needs"], plan["urgency"] = engines[0].needs, engines[0].urgency
+    return plan
