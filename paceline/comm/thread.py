@@ -14,7 +14,7 @@ from paceline.comm.service import Attendant, Service
 from paceline.comm.shm.lockstep import Lockstep
 from paceline.comm.shm.mutex import Lock, held_already
 from paceline.comm.shm.queue import LEFT, Word
-from paceline.comm.shm.space import SharedSpace
+from paceline.comm.shm.space import Branch, SharedSpace
 
 
 class ThreadGroup:
@@ -28,6 +28,13 @@ class ThreadGroup:
         self.excuses: list[str | None] = [None] * size
         self.table: list[Tensor | None] = [None] * size
         self.mutexes: dict[int, ThreadMutex] = {}
+        self.branches: dict[int, ThreadGroup] = {}
+
+    def branch(self, number: int) -> ThreadGroup:
+        """Return the counters of a branch, the same object on all ranks that ask for its number."""
+        made = ThreadGroup(self.size)
+        made.moved, made.excuses = self.moved, self.excuses
+        return self.branches.setdefault(number, made)
 
 
 class ThreadMutex:
@@ -93,7 +100,7 @@ class ThreadSpace(SharedSpace):
     """A shared space of vectors in one process."""
 
     def __init__(self, rank: int, group: ThreadGroup, deadline: float) -> None:
-        self._group = group
+        self._group, self._branches = group, 0
         super().__init__(rank, group.size, ConditionCounters(rank, group), deadline)
 
     def map_all(self, nbytes: int, givers: int | None = None) -> Sequence[Tensor]:
@@ -104,6 +111,10 @@ class ThreadSpace(SharedSpace):
         if self.rank == 0:
             self._group.table[0] = torch.zeros(nbytes, dtype=torch.uint8)
         return self._collect(range(1))[0]
+
+    def branch(self) -> Branch:
+        self._branches += 1
+        return Branch(self, ConditionCounters(self.rank, self._group.branch(self._branches)))
 
     def lock(self, line: Tensor, create: bool) -> Lock:
         """Return the mutex of an address, one per address; reused memory finds it released."""

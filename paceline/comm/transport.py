@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
@@ -26,6 +27,10 @@ class Work(Protocol):
     def round_done(self) -> bool:
         """Whether the round under way is through; a work of several rounds has more to come."""
         return self.done()
+
+    def advance(self, limit: float = math.inf) -> float:
+        """Start later rounds that can start, at most `limit` in all; return how many were started, or infinity."""
+        return limit
 
 
 class Buffers(Protocol):
@@ -146,7 +151,10 @@ class Comm(Protocol):
         """Create one-sided memory that sources[r] may write on rank r. `get` needs `shows`. Collective."""
 
     def split(self, groups: Sequence[Sequence[int]]) -> Comm:
-        """Return the comm of this rank's group. Groups cover all ranks; ranks are positions in a group. Collective."""
+        """Return the comm of this rank's group. Groups cover all ranks; ranks are positions in a group. Collective.
+
+        It has an order of calls of its own: ranks need not call it and its whole in one order.
+        """
 
     def board(self, length: int) -> Board:
         """Create a board of rank 0, which may be ahead of its readers by at most `length` numbers. Collective."""

@@ -84,7 +84,7 @@ class CrossingEngine(Engine):
 
     def advance(self) -> None:
         """Whatever can go on without waiting, does."""
-        self._channel.memory.progress()
+        super().advance()
         if not self.crossing:
             return
         while self._flying and self._flying[0][1].round_done():

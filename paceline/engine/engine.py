@@ -5,6 +5,7 @@ offer(slot) -> dispatcher -> channel.start(unit) -> ... -> finish(): wait for al
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -111,6 +112,8 @@ class Engine:
 
     def _plan(self) -> None:
         """Cut every arena; not yet where a schedule still measures, so that hooks do not spoil the times."""
+        self._allocated = False
+        self._flying: deque[tuple[Unit, Work]] = deque()
         if self.profile is None and self.schedule.measures:
             self.step_plan = plan_whole([arena.layout for arena in self.arenas])
         else:
@@ -161,9 +164,22 @@ class Engine:
         """The source of a slot is filled: whatever may leave now, leaves. `since` is a glance before it was filled."""
         self.arrived[slot] = None
         self._ready(slot, since)
-        self._channel.memory.progress()
+        self.advance()
         if self.log is not None:
             self._look()
+
+    def advance(self) -> None:
+        """Go on with what is under way, without waiting: later rounds of chunks start, none before the chunk ahead.
+
+        Not in the first step of a plan, in which channels allocate: all ranks must do so in one order.
+        """
+        self._channel.memory.progress()
+        if self._allocated:
+            ahead = math.inf
+            for _, work in self._flying:
+                ahead = work.advance(ahead)
+                if ahead <= 1:
+                    break
 
     def _look(self) -> None:
         """For the log only: which units have come back while gradients were still being made."""
@@ -207,6 +223,7 @@ class Engine:
             self._sources[slot].zero_()
             self._ready(slot)
         self._wait()
+        self._allocated = True
         self._flag(absent, 1)
         self.device.rejoin()
 

@@ -107,6 +107,7 @@ class Pace:
                 loss_scale=loss_scale,
                 private_gradients=private_gradients,
                 open_gates=self._open_gates if self._way.crosses else None,
+                on_forward=self._on_forward,
             )
         )
         self._planning = self._plans(profile) if axes.schedule.measures and self.duty.averages_gradients else None
@@ -159,6 +160,12 @@ class Pace:
             self.optimizer.register_load_state_dict_pre_hook(lambda *_: self.duty.finish()),
         ]
         return Gates(self.model, [parameter for _, parameter in self._named], arrive)
+
+    def _on_forward(self, act: Callable[[], None]) -> None:
+        """Call `act` before every layer with parameters runs, so that exchanges go on during forward."""
+        for module in self.model.modules():
+            if next(module.parameters(recurse=False), None) is not None:
+                self._hooks.append(module.register_forward_pre_hook(for_one(module, lambda *_: act())))
 
     def watch(self) -> Watch:
         """Start measuring layer times; rule grad only."""

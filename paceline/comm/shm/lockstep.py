@@ -1,7 +1,7 @@
 """Collectives among ranks that can read each other's memory, on the queue of queue.py.
 
-No rank writes the source of another. A group made by split() shares the queue, the memory and the byte counts of
-the whole comm: all ranks post the same number of operations, in one order.
+No rank writes the source of another. A group made by split() shares the memory and the byte counts of the whole comm,
+and has a queue of its own: calls of a group need one order among its members only.
 """
 
 from __future__ import annotations
@@ -202,9 +202,9 @@ class Lockstep:
         return MemoryBoard(self._space, self.members[0], length)
 
     def split(self, groups: Sequence[Sequence[int]]) -> Lockstep:
-        """Return the comm of this rank's group. Groups cover all ranks and make the same calls with the same sizes."""
+        """Return the comm of this rank's group, which has a queue of its own. Groups cover all ranks. Collective."""
         mine = next(group for group in groups if self.rank in group)
-        return Lockstep(self._space, tuple(self.members[peer] for peer in mine))
+        return Lockstep(self._space.branch(), tuple(self.members[peer] for peer in mine))
 
     def _share_sum(self, sources: Sequence[Tensor], result: Tensor) -> None:
         bounds = parts_of(result, self.size)

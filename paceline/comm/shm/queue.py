@@ -10,6 +10,9 @@ goes through three points, in the same order on all ranks:
 With each post a rank writes a note of the call it makes. Notes are compared before the share, so that ranks which
 disagree about the sequence of collectives get an error and never a result.
 
+A share may be under way when its call returns (it crosses hosts, say): then it is a Work, and SHARED is counted when
+that work is done, in order.
+
 There is no background thread: `progress()` advances operations without waiting (the engine calls it from
 backward), and `wait_for()` sleeps until a rank that is behind moves.
 """
@@ -17,6 +20,7 @@ backward), and `wait_for()` sleeps until a rank that is behind moves.
 from __future__ import annotations
 
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -29,6 +33,7 @@ POSTED, SHARED = 0, 1
 LEFT = "left the group"  # why a rank is lost that closed its comm without a failure
 DEADLINE = 300.0  # seconds; long enough for a compile or a checkpoint on one rank
 SLICE = 0.05  # seconds between two checks whether an awaited rank still runs
+POLL = 0.0003  # seconds between two looks at a share that is under way
 PARTING = 0.5  # seconds in which a rank that gives up an operation says so
 ENDING = 10.0  # seconds that a rank which makes no more calls waits for the others
 
@@ -74,7 +79,12 @@ class Op:
     """One operation in the queue."""
 
     def __init__(
-        self, verb: str, key: object, share: Callable[[], None] | None = None, length: str = "", note: object = None
+        self,
+        verb: str,
+        key: object,
+        share: Callable[[], Work | None] | None = None,
+        length: str = "",
+        note: object = None,
     ) -> None:
         self.verb, self.key, self.number = verb, key, -1
         self._length, self._note, self.noted = length, key if note is None else note, b""
@@ -137,8 +147,10 @@ class Queue:
         self._counters, self._rank = counters, counters.rank
         self._unposted: deque[Op] = deque()
         self._posted: deque[Op] = deque()  # posted, not finished
-        self._unshared: deque[Op] = deque()  # posted, this rank's share not done
+        self._unshared: deque[Op] = deque()  # posted, this rank's share not begun
+        self._sharing: deque[tuple[Op, Work | None]] = deque()  # this rank's share is under way, or waits behind one
         self._posts = 0
+        self.siblings: list[weakref.ref[Queue]] = []  # queues of the same processes, which go on while this one waits
 
     def submit(self, op: Op) -> QueueWork:
         self._counters.check_process()
@@ -153,6 +165,9 @@ class Queue:
             moving = self._post_next()
             while self._unshared and self._past_all(POSTED, self._unshared[0]):
                 self._share_next()
+                moving = True
+            while self._sharing and _is_done(self._sharing[0][1]):
+                self._shared_next()
                 moving = True
             while self._posted and self._past_all(SHARED, self._posted[0]):
                 self._finish_next()
@@ -184,8 +199,13 @@ class Queue:
     def _share_next(self) -> None:
         self._compare(self._unshared[0], self._unshared[0].waits_for)
         op = self._unshared.popleft()
-        if op.share is not None:
-            op.share()
+        under_way = None if op.share is None else op.share()
+        self._sharing.append((op, under_way))
+        if under_way is None and len(self._sharing) == 1:
+            self._shared_next()
+
+    def _shared_next(self) -> None:
+        op, _ = self._sharing.popleft()
         op.finished = op.early
         self._counters.bump(SHARED)
 
@@ -223,7 +243,30 @@ class Queue:
             self.progress()
             if op.finished:
                 return
-            self._sleep(*self._behind(op), began, limit)
+            self._serve_siblings()
+            if self._sharing and self._waits_for_own_share(op):
+                self._poll(self._sharing[0][0], began, limit)
+            else:
+                self._sleep(*self._behind(op), began, limit)
+
+    def _serve_siblings(self) -> None:
+        for reference in self.siblings:
+            queue = reference()
+            if queue is not None and queue is not self:
+                queue.progress()
+
+    def _waits_for_own_share(self, op: Op) -> bool:
+        return op.number < 0 or op.number >= self._sharing[0][0].number
+
+    def _poll(self, op: Op, began: float, limit: float) -> None:
+        """Sleep shortly while this rank's own share is under way: no counter of this host tells when it is done."""
+        waited = time.monotonic() - began
+        if waited >= limit:
+            raise PeerLost(
+                f"a rank of another host stopped answering in {op} after {waited:.1f} s",
+                remedy="look at the output of the other hosts; if a step takes longer, set --deadline SECONDS",
+            )
+        time.sleep(POLL)
 
     def _behind(self, op: Op) -> tuple[int, Op]:
         """Return the counter and the operation that `op` waits for: itself, or an earlier one in the queue."""
@@ -312,6 +355,10 @@ class Queue:
         while not self._counters.why_lost(peer) and time.monotonic() < limit:
             time.sleep(0.01)
         return self._counters.why_lost(peer) == LEFT
+
+
+def _is_done(work: Work | None) -> bool:
+    return work is None or work.done()
 
 
 def _past(value: int, number: int) -> bool:

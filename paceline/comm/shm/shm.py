@@ -28,7 +28,7 @@ from paceline.comm.shm import futex, memory
 from paceline.comm.shm.lockstep import Lockstep
 from paceline.comm.shm.mutex import Lock, ProcessMutex
 from paceline.comm.shm.queue import DEADLINE, LEFT, Word
-from paceline.comm.shm.space import SharedSpace
+from paceline.comm.shm.space import Branch, SharedSpace
 from paceline.errors import PeerLost
 
 LINE = 16  # words of 32 bits: one cache line
@@ -40,8 +40,10 @@ _RUNNING, _LEFT, _FAILED = 1, 2, 3
 class FutexCounters:
     """Two counters per rank in a control segment, and the notes of its last calls."""
 
-    def __init__(self, rank: int, size: int, control: Tensor, notes: Tensor) -> None:
-        self.rank, self._control, self.size = rank, control, size
+    def __init__(
+        self, rank: int, size: int, control: Tensor, notes: Tensor, whole: FutexCounters | None = None
+    ) -> None:
+        self.rank, self._control, self.size, self._whole = rank, control, size, whole
         self._words: Any = (ctypes.c_uint32 * (control.numel() // 4)).from_address(control.data_ptr())
         self._notes: Any = memoryview(notes.numpy())  # type: ignore[arg-type]
         self._base = control.data_ptr()
@@ -88,6 +90,8 @@ class FutexCounters:
         futex.wait_any([(self._base + 4 * self._at(kind, rank), seen) for kind, rank, seen in words], seconds)
 
     def pid(self, rank: int) -> int:
+        if self._whole is not None:
+            return self._whole.pid(rank)
         return int(self._words[self._at(PID, rank)])
 
     def name(self, rank: int) -> str:
@@ -98,6 +102,8 @@ class FutexCounters:
         self._peers.watch({self.pid(rank) for rank in range(self.size)})
 
     def why_lost(self, rank: int) -> str | None:
+        if self._whole is not None:
+            return self._whole.why_lost(rank)
         state = self._words[self._at(STATE, rank)]
         if state == _LEFT:
             return LEFT
@@ -143,6 +149,11 @@ class ShmSpace(SharedSpace):
 
     def map_one(self, nbytes: int) -> Tensor:
         return self._hand_out(nbytes, range(1))[0]
+
+    def branch(self) -> Branch:
+        words, notes = 4 * LINE * (self.size + 1), NOTE * NOTES * self.size
+        raw = self.map_one(words + notes)
+        return Branch(self, FutexCounters(self.rank, self.size, raw[:words], raw[words:], self._futexes))
 
     def lock(self, line: Tensor, create: bool) -> Lock:
         mutex = ProcessMutex(line.data_ptr())

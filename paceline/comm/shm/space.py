@@ -5,6 +5,7 @@ Subclasses decide how a rank maps the memory of another (`shm`: memfd; `thread`:
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,8 @@ class SharedSpace:
     def __init__(self, rank: int, size: int, counters: Counters, deadline: float) -> None:
         self.rank, self.size, self.counters = rank, size, counters
         self.queue = Queue(counters, deadline)
+        self.queues: list[weakref.ref[Queue]] = [weakref.ref(self.queue)]  # of this space and its branches
+        self.queue.siblings = self.queues
         self.received = [0] * size
         self.windows: list[SharedBuffers] = []  # windows that are not freed yet
         self._places: dict[int, Staging] = {}
@@ -53,6 +56,10 @@ class SharedSpace:
 
     def lock(self, line: Tensor, create: bool) -> Lock:
         """Return a lock in memory from map_all. Its owner passes create=True, and a barrier must follow."""
+        raise NotImplementedError
+
+    def branch(self) -> SharedSpace:
+        """Return the same memory with a queue, counters and staging places of its own. Collective."""
         raise NotImplementedError
 
     def barrier(self, deadline: float | None = None) -> None:
@@ -114,6 +121,25 @@ class SharedSpace:
         self._results.clear()
         self.windows.clear()
         self._places.clear()
+
+
+class Branch(SharedSpace):
+    """A space whose vectors are those of another, with an order of operations of its own.
+
+    Groups of a split comm use it: calls of one group need not be ordered against calls of another, or of the whole.
+    """
+
+    def __init__(self, whole: SharedSpace, counters: Counters) -> None:
+        super().__init__(whole.rank, whole.size, counters, whole.queue.deadline)
+        self._whole = whole
+        self.received, self.windows, self.queues = whole.received, whole.windows, whole.queues
+        self.queue.siblings = self.queues
+        self.queues[:] = [known for known in self.queues if known() is not None] + [weakref.ref(self.queue)]
+        self.map_all, self.map_one, self.lock = whole.map_all, whole.map_one, whole.lock  # type: ignore[method-assign]
+        self.allocate, self.allocate_result = whole.allocate, whole.allocate_result  # type: ignore[method-assign]
+        self.release, self.branch = whole.release, whole.branch  # type: ignore[method-assign]
+        self.peers_of, self.is_result = whole.peers_of, whole.is_result  # type: ignore[method-assign]
+        self.fill_places()  # now: later, ranks could allocate in different order
 
 
 def typed(raw: Tensor, numel: int, dtype: torch.dtype) -> Tensor:

@@ -124,13 +124,14 @@ class LevelsChannel:
 
     def __init__(self, comm: Comm, dimensions: Sequence[int]) -> None:
         self._comm = self.memory = comm
-        self._levels = [(comm.split(groups), size) for groups, size in along(dimensions)]
+        # Rounds up and down have comms of their own, so that they may go on by themselves, each in the order of chunks.
+        self._levels = [(comm.split(groups), comm.split(groups), size) for groups, size in along(dimensions)]
         self._total = math.prod(dimensions)
         self._scratch: dict[tuple[int, str, int, Any], Tensor] = {}
 
     def start(self, unit: Unit, chunk: Chunk, src: Tensor, dst: Tensor, codec: Codec | None) -> Work:
         if codec is None:
-            return Chain(self._climb(unit, chunk, src, dst))
+            return Chain(self._climb(unit, chunk, src, dst), apart=True)
         rounds = codec.rounds(chunk, src, dst)
         return coded(rounds, lambda payload: Chain(self._climb(unit, chunk, payload.tensor, payload.out)))
 
@@ -140,12 +141,12 @@ class LevelsChannel:
         if length != src.numel():
             part = self._room(chunk, "whole", length, src)
             part[: src.numel()].copy_(src)
-        for depth, (comm, size) in enumerate(self._levels):
+        for depth, (comm, _, size) in enumerate(self._levels):
             smaller = self._room(chunk, f"up {depth}", part.numel() // size, src)
             yield comm.reduce_scatter(part, smaller, unit)
             part = smaller
         part = yield from self._across(unit, chunk, part)
-        for depth, (comm, size) in reversed(list(enumerate(self._levels))):
+        for depth, (_, comm, size) in reversed(list(enumerate(self._levels))):
             last = depth == 0 and length == dst.numel()
             larger = dst if last else self._room(chunk, f"down {depth}", part.numel() * size, src)
             yield comm.all_gather(part, larger, unit)
@@ -180,12 +181,13 @@ class NodesChannel(LevelsChannel):
         self._nodes, self._topology = members(cluster), topology
         self._node = next(k for k, node in enumerate(self._nodes) if comm.rank in node)
         self._total = len(self._nodes[0])
-        self._levels = [(comm.split(self._nodes), self._total)]
+        self._levels = [(comm.split(self._nodes), comm.split(self._nodes), self._total)]
+        self._between = comm.split([list(range(comm.size))])
         self._scratch = {}
 
     def _across(self, unit: Unit, chunk: Chunk, part: Tensor) -> Generator[Work, None, Tensor]:
         mixed = self._room(chunk, "mixed", part.numel(), part)
-        yield self._comm.mix(part, mixed, self._row(unit.step), unit)
+        yield self._between.mix(part, mixed, self._row(unit.step), unit)
         return mixed
 
     def _row(self, step: int) -> Mixing:

@@ -37,6 +37,7 @@ class Context:
     open_gates: Callable[[Callable[[Sequence[int]], None]], LaneGates] | None = (
         None  # where a schedule crosses the step
     )
+    on_forward: Callable[[Callable[[], None]], None] = lambda act: None  # calls `act` before every layer of a forward
 
     @property
     def comm(self) -> Comm:

@@ -55,7 +55,14 @@ class LocalDuty:
 
     def on_grad(self, parameter: Tensor) -> None:
         """The gradient stays where it is; what is under way may go on meanwhile."""
+        self.advance()
+
+    def advance(self) -> None:
+        """Go on with what is under way, from hooks of forward and backward."""
         self.context.comm.progress()
+        for carrier in self._carriers:
+            if carrier.sent:
+                carrier.engine.advance()
 
     def leave(self) -> None:
         """Backward is over."""

@@ -30,6 +30,10 @@ class Awc(Averaging):
 class AwcDuty(AveragingDuty):
     """Parameters leave when a step begins and are back before its update."""
 
+    def __init__(self, context: Context, rule: Awc) -> None:
+        super().__init__(context, rule)
+        context.on_forward(self.advance)
+
     def begin(self) -> None:
         self.send()
 

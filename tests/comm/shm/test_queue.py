@@ -1,8 +1,11 @@
 """The counters of a queue have 32 bits and may wrap around."""
 
 import pytest
+import torch
 
 from paceline.comm.shm.queue import POSTED, SHARED, Op, Queue, _past
+from paceline.comm.thread import run_ranks
+from paceline.comm.transport import Work
 from paceline.errors import PeerLost
 
 
@@ -64,3 +67,57 @@ def test_a_rank_that_waits_for_a_reader_also_wakes_for_a_rank_that_it_must_serve
         works[0].wait()
     assert (SHARED, 1, 0) in counters.slept[0]
     assert (POSTED, 3, 1) in counters.slept[0]
+
+
+class UnderWay(Work):
+    """A share that somebody else finishes."""
+
+    def __init__(self):
+        self.over = False
+
+    def wait(self, deadline=None):
+        raise AssertionError("the queue looks and never blocks here")
+
+    def done(self):
+        return self.over
+
+
+def test_a_share_under_way_is_counted_when_it_is_done_and_in_order():
+    counters = Recorded()
+    queue, share = Queue(counters, 1.0), UnderWay()
+    first, second = Op("all_sum", "crosses hosts", lambda: share), Op("all_sum", "does not")
+    for op in (first, second):
+        op.waits_for, op.readers, op.early = (0,), (0,), True
+    works = [queue.submit(op) for op in (first, second)]
+    assert not works[0].done()
+    assert not works[1].done(), "it waits behind the first"
+    assert counters.counts[SHARED][0] == 0
+    share.over = True
+    assert works[1].done()
+    assert works[0].done()
+    assert counters.counts[SHARED][0] == 2
+
+
+def test_a_share_that_never_ends_is_given_up_at_the_deadline():
+    queue = Queue(Recorded(), 0.05)
+    op = Op("all_sum", "chunk 3 at step 7", UnderWay)
+    op.waits_for, op.readers = (0,), (0,)
+    with pytest.raises(PeerLost, match="a rank of another host stopped answering in all_sum of chunk 3 at step 7"):
+        queue.submit(op).wait()
+
+
+def test_a_queue_that_waits_serves_its_siblings():
+    """Rank 0 waits in one queue for rank 1, which waits for the share of rank 0 in another queue of the same ranks."""
+
+    def work(comm):
+        halves, out = comm.split([[0, 1]]), torch.zeros(4)
+        if comm.rank == 0:
+            late = halves.all_sum(torch.ones(4), torch.zeros(4), "posted first, waited for last")
+            comm.all_sum(torch.ones(4), out, "waited for first").wait(20)
+            late.wait(20)
+        else:
+            halves.all_sum(torch.ones(4), torch.zeros(4), "posted first, waited for last").wait(20)
+            comm.all_sum(torch.ones(4), out, "waited for first").wait(20)
+        return out[0].item()
+
+    assert run_ranks(2, work) == [2.0, 2.0]
