@@ -139,7 +139,12 @@ class Branch(SharedSpace):
         self.allocate, self.allocate_result = whole.allocate, whole.allocate_result  # type: ignore[method-assign]
         self.release, self.branch = whole.release, whole.branch  # type: ignore[method-assign]
         self.peers_of, self.is_result = whole.peers_of, whole.is_result  # type: ignore[method-assign]
-        self.fill_places()  # now: later, ranks could allocate in different order
+
+    def place(self, reason: str) -> Staging:
+        """Return the next staging place; the first use makes all of them, because later uses may come in any order."""
+        if not self._places:
+            self.fill_places()
+        return super().place(reason)
 
 
 def typed(raw: Tensor, numel: int, dtype: torch.dtype) -> Tensor:
