@@ -113,7 +113,6 @@ class Engine:
     def _plan(self) -> None:
         """Cut every arena; not yet where a schedule still measures, so that hooks do not spoil the times."""
         self._allocated = False
-        self._flying: deque[tuple[Unit, Work]] = deque()
         if self.profile is None and self.schedule.measures:
             self.step_plan = plan_whole([arena.layout for arena in self.arenas])
         else:

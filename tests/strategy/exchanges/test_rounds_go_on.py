@@ -22,11 +22,9 @@ def engine_of(comm, exchange, tensors=6):
     rule, nodes = ("atc", "2x2") if "neighbor" in exchange else ("grad", None)
     axes = compose(Run(exchange=exchange, schedule="wfbp", rule=rule, workers=comm.size, nodes=nodes)).axes
     likes = [torch.zeros(100 + k) for k in range(tensors)]
-    return Engine(
+    engine = Engine(
         [f"tensor {k}" for k in range(tensors)],
         likes,
-        comm=comm,
-        view=View(comm.rank, comm.size, (0, 0, 1, 1) * (comm.size // 4)),
         exchange=axes.exchange,
         schedule=axes.schedule,
         compressor=NoCompression(),
@@ -34,6 +32,8 @@ def engine_of(comm, exchange, tensors=6):
         clock=time.perf_counter,
         lane=Lane("gradients", True, False),
     )
+    engine.enter(comm, View(comm.rank, comm.size, (0, 0, 1, 1) * (comm.size // 4)))
+    return engine
 
 
 def fill(engine, rank, step):
