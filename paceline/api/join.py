@@ -16,6 +16,7 @@ import json
 import os
 import sys
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from pathlib import Path
@@ -23,6 +24,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from paceline.api.batches import Batches
 from paceline.cluster.machine import Machine
 from paceline.comm.connect import connect, position
 from paceline.comm.service import Attendant
@@ -33,8 +35,8 @@ from paceline.run.run import CHOSEN, Run
 from paceline.train.pace import Pace
 from paceline.train.scaling import LossScale
 from paceline.train.serve import serve
-from paceline.types import Cluster, View
-from paceline.workload.loader import sampler_epoch, shares
+from paceline.types import Cluster, Cursor, View
+from paceline.workload.loader import Dealt, sampler_epoch, shares
 from paceline.workload.profile import read as read_profile
 from paceline.workload.recipe import written
 
@@ -55,6 +57,7 @@ class Worker:
         self.levels: dict[str, tuple[Any, Any]] = {}  # hierarchical calls by topology: the channel and its last work
         self.at_close: Callable[[], None] | None = None
         self.dealt = (0, 0)  # batches and samples that `batches` has yielded so far
+        self._shares: deque[float | None] = deque(maxlen=1024)  # n / N of the batches that are trained on
         self._epochs: dict[int, tuple[Any, int]] = {}  # a reference to the data is kept, so that its id is not reused
 
     @property
@@ -81,22 +84,57 @@ class Worker:
         return bool(self.rank == 0)
 
     def batches(
-        self, data: Any, *, batch_size: int | None = None, epochs: int = 1, epoch: int | None = None, seed: int = 0
-    ) -> Iterator[Any]:
-        """Yield this rank's share of a dataset, a DataLoader or any iterable of batches, on the device.
+        self,
+        data: Any,
+        *,
+        batch_size: int | None = None,
+        epochs: int = 1,
+        epoch: int | None = None,
+        seed: int = 0,
+        drop_last: bool = False,
+        training: bool | None = None,
+    ) -> Batches:
+        """Return this rank's share of a dataset, a DataLoader or any iterable of batches, on the device.
 
-        `batch_size` is per worker. With a dataset or a DataLoader over one, every sample is used by one rank, and
-        the sequence of samples depends only on the seed and the global batch, not on the number of workers. With
-        any other iterable, rank r takes batch r of every `size` batches. An incomplete last batch is dropped, so
-        that all ranks make the same number of steps. `epoch` is the first epoch, which decides the order of
-        samples; without it a call continues after the last one.
+        `batch_size` is per worker. With a dataset or a DataLoader over one, every sample is used once per epoch by
+        one rank, and the sequence of samples depends only on the seed and the global batch, not on the number of
+        workers. With any other iterable, rank r takes batch r of every `size` batches. The last batch may be short:
+        its samples weigh as much as all others, and a rank without a sample gets a stand-in whose gradient has no
+        weight, so that all ranks make the same number of steps; `drop_last`, or that of the DataLoader, leaves it
+        out. `epoch` is the first epoch, which decides the order of samples; without it a call continues after the
+        last one. `training` says whether the batches are trained on; by default they are where gradients are enabled,
+        so that an evaluation under torch.no_grad() sees every sample once and no stand-in.
         """
-        view = View(self.rank, self.size, self._comm.placement)
         first = self._next_epoch(data) if epoch is None else epoch
         self._epochs[id(data)] = (data, first + epochs)
-        for batch in shares(data, view, batch_size=batch_size, epochs=range(first, first + epochs), seed=seed):
-            self.dealt = (self.dealt[0] + 1, self.dealt[1] + _count(batch))
-            yield self.device.place(batch)
+
+        def trained() -> bool:
+            return torch.is_grad_enabled() if training is None else training
+
+        def begin(cursor: Cursor) -> Iterator[Dealt]:
+            return shares(
+                data,
+                View(self.rank, self.size, self._comm.placement),
+                batch_size=batch_size,
+                epochs=range(cursor.epoch, first + epochs),
+                seed=seed,
+                start=cursor.step,
+                drop_last=drop_last,
+                training=trained,
+            )
+
+        def took(dealt: Dealt) -> None:
+            self.dealt = (self.dealt[0] + 1, self.dealt[1] + dealt.samples)
+            if trained():
+                self._shares.append(dealt.samples / dealt.total if dealt.total else None)
+
+        return Batches(begin, Cursor(first, 0, seed), took, self.device.place)
+
+    def share_of(self, pace: Any) -> float | None:
+        """Return this rank's part of the samples of the step that `pace` makes now; None means equal parts."""
+        recent = list(self._shares)[-pace.accumulate :]
+        known = [share for share in recent if share is not None]
+        return sum(known) / len(known) if recent and len(known) == len(recent) else None
 
     def _next_epoch(self, data: Any) -> int:
         """Return the epoch after the last one of `data`, or the one that was set on its DistributedSampler since."""
@@ -118,6 +156,7 @@ class Worker:
     def add(self, pace: Pace) -> None:
         """Register a wrapped model. Several models exchange in step(), because backward may reach them in any order."""
         self._paces.append(pace)
+        pace.share = lambda: self.share_of(pace)
         for each in self._paces if len(self._paces) > 1 else ():
             each.defer()
 
@@ -297,14 +336,6 @@ def _watched(pace: Any, worker: Worker) -> Any:
         pace.on_step = log.note
         worker.at_close = lambda: log.write(device=worker.device.kind)
     return pace
-
-
-def _count(batch: Any) -> int:
-    """Return the number of samples in a batch: the length of its first tensor."""
-    if isinstance(batch, torch.Tensor):
-        return len(batch) if batch.dim() else 1
-    parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (tuple, list)) else ()
-    return next((_count(part) for part in parts), 0)
 
 
 def _launched() -> dict[str, Any]:

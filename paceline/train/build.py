@@ -20,9 +20,10 @@ from paceline.train.loop import Training
 from paceline.train.pace import Pace
 from paceline.train.scaling import LossScale
 from paceline.train.stepper import Reference, Stepper
-from paceline.types import Cursor, View, Workload
+from paceline.types import View, Workload
 from paceline.workload import sources
 from paceline.workload.computes import MENU as COMPUTE
+from paceline.workload.feed import Feed
 from paceline.workload.profile import read as read_profile
 from paceline.workload.recipe import make_optimizer
 from paceline.workload.resolve import build as build_workload
@@ -51,7 +52,7 @@ def workload_of(run: Run, source: Source | None = None, rank: int = 0) -> Worklo
 
 def _try_out(run: Run, workload: Workload, source: Source) -> None:
     """Refuse a model that cannot take what a source gives, before the first step."""
-    batch = next(source.batches(workload, View(0, 1), 2, Cursor(seed=run.seed), lambda batch: batch))
+    batch = source.samples_of(workload)(source.order(1, run.seed).ids(0, 0))
     try:
         with seeded(run.seed), torch.no_grad(), in_eval(workload.model):  # so that nothing is learned from it
             workload.loss(workload.model, batch)
@@ -76,16 +77,11 @@ def training_of(composed: Composed, comm: Comm, device: Device | None = None) ->
     pace = pace_of(composed, model, optimizer, comm, device)
     called = pace.model if run.reference else model
     view = View(comm.rank, comm.size, comm.placement)
-
-    def deal() -> Any:
-        return batches_of(run, workload, view, device, source)
-
     return Training(
         workload=workload,
         model=torch.compile(called) if run.compile else called,
         pace=pace,
-        batches=deal(),
-        deal=deal,
+        feed=feed_of(run, workload, view, device, source),
         tests=source.tests(),
         place=_placing(run, device),
         rank=comm.rank,
@@ -112,10 +108,16 @@ def pace_of(composed: Composed, model: Any, optimizer: Any, comm: Comm, device: 
     return Pace(model, optimizer, axes=axes, profile=profile, clock=time.perf_counter, **settings)
 
 
-def batches_of(run: Run, workload: Workload, view: View, device: Device, source: Source) -> Any:
+def feed_of(run: Run, workload: Workload, view: View, device: Device, source: Source) -> Feed:
     """This rank's batches, one per backward, on the device."""
-    micro = run.per_worker * view.size
-    return iter(source.batches(workload, view, micro, Cursor(seed=run.seed), _placing(run, device)))
+    return Feed(
+        source.samples_of(workload),
+        source.order(run.samples_per_step, run.seed),
+        view,
+        accumulate=run.accumulate,
+        place=_placing(run, device),
+        constant=source.constant,
+    )
 
 
 def _placing(run: Run, device: Device) -> Callable[[Any], Any]:

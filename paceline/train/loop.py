@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 from paceline.errors import NonFinite, WorkloadError
 from paceline.measure.meter import Meter
 from paceline.types import Workload
+from paceline.workload.feed import Feed
 from paceline.workload.sources._source import Samples
 
 _HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -25,7 +26,7 @@ class Training:
     workload: Workload
     model: Any
     pace: Any
-    batches: Iterator[Any]
+    feed: Feed
     rank: int = 0
     accumulate: int = 1
     precision: str = "fp32"
@@ -33,12 +34,7 @@ class Training:
     tests: Samples | None = None
     place: Callable[[Any], Any] = lambda batch: batch
     losses: list[float] = field(default_factory=list)
-    deal: Callable[[], Iterator[Any]] | None = None  # returns the batches from the start
-
-    def begin_epochs(self) -> None:
-        """Restart the batches, so that epochs begin with the source's and not after earlier steps."""
-        if self.deal is not None:
-            self.batches = self.deal()
+    samples: int = 0  # that this rank has trained on
 
     def steps(self, count: int, meter: Meter, *, drain: bool = True) -> None:
         """Make `count` updates and record in the meter where the time went.
@@ -48,13 +44,14 @@ class Training:
         for number in range(count):
             meter.start()
             for _ in range(self.accumulate):
-                batch = next(self.batches)
+                batch = next(self.feed)
+                self.samples += self.feed.count
                 meter.lap("data")
                 with self.autocast():
                     loss = self.workload.loss(self.model, batch)
                 meter.lap("forward")
                 self._check(loss)
-                self.pace.scaled(loss).backward()
+                self.pace.scaled(self._weighed(loss)).backward()
                 meter.lap("backward")
                 self.pace.step()
             self._account(self.pace.times, meter)
@@ -66,6 +63,11 @@ class Training:
     def drain(self) -> None:
         """Finish what crosses the last step."""
         self.pace.finish()
+
+    def _weighed(self, loss: Any) -> Any:
+        """Scale the loss of a batch that is smaller or larger than other ranks', so that every sample counts alike."""
+        correction = self.feed.correction
+        return loss if correction == 1.0 else loss * correction
 
     def _account(self, times: Any, meter: Meter) -> None:
         """Count waiting and updating that happened inside forward or backward as such, and only once."""

@@ -39,10 +39,14 @@ class Measurement:
         self._gpu = GpuUse(int(os.environ.get("LOCAL_RANK", "0")) if training.device == "cuda" else None)
 
     def warm_up(self) -> list[float]:
-        """Make steps that do not count, until the plan is final; return the seconds of the first ones."""
+        """Make steps that do not count, until the plan is final; return the seconds of the first ones.
 
+        Epochs have every sample once, so nothing is trained before them.
+        """
         self.state["step"] = 0
         with self._memory, self._gpu:
+            if self.run.epochs is not None:
+                return []
             self.training.steps(max(1, self.run.warmup), self._warm)
             while left := self.training.pace.steps_to_plan:
                 self.training.steps(left, Meter())  # what is measured below is the plan, not the way to it
@@ -77,12 +81,12 @@ class Measurement:
         self._travelled += 1 + length
 
     def _timed(self, length: int, *, drain: bool) -> None:
-        start = time.perf_counter()
+        start, before = time.perf_counter(), self.training.samples
         with self._queue, self._cpu:
             self.training.steps(length, self._meter, drain=drain)
             self.training.settle()
         self.seconds.append(time.perf_counter() - start)
-        self._length = length
+        self._length, self._samples = length, self.training.samples - before
         self.state["step"] = self.training.pace.steps
 
     def grade(self, block: int) -> None:
@@ -109,7 +113,7 @@ class Measurement:
             device=training.device,
             comm=type(comm).__name__.removesuffix("Comm").lower(),
             unit=training.workload.unit,
-            samples=run.per_worker * run.accumulate * self._length,
+            samples=self._samples,
             seconds=self.seconds,
             warmup=self._warm.steps,
             steps=self._meter.steps,
@@ -219,7 +223,7 @@ def _costs(run: Run, training: Any, comm: Any) -> tuple[float | None, float | No
     flops = int(os.environ.get("PACELINE_FLOPS", "0")) or None  # counting loads half of torch: a race does it once
     if comm.rank == 0 and flops is None:
         workload = training.workload
-        flops = training_flops(workload.model, workload.loss, next(training.batches), run.per_worker)
+        flops = training_flops(workload.model, workload.loss, next(training.feed), run.per_worker)
     return flops, peak
 
 

@@ -83,6 +83,7 @@ class Pace:
         self._hooks: list[Any] = []
         self._log: list[Noted] | None = None
         self.on_step: Callable[[], None] | None = None
+        self.share: Callable[[], float | None] | None = None  # n / N of the batch in training; equal if not known
         self._defers, self.closed = False, False
         self._device, self._named = device or CpuDevice(), trainable(model)
         self._frozen = [(name, p) for name, p in model.named_parameters() if not p.requires_grad]
@@ -106,6 +107,7 @@ class Pace:
                 clip_norm=clip_norm,
                 loss_scale=loss_scale,
                 private_gradients=private_gradients,
+                weight=self._weight,
                 open_gates=self._open_gates if self._way.crosses else None,
                 on_forward=self._on_forward,
             )
@@ -114,6 +116,11 @@ class Pace:
         self._hooks += [p.register_post_accumulate_grad_hook(self._on_grad) for _, p in self._named]
         # The first step starts with its first gradient, so that a checkpoint may still be loaded after wrap.
         self._begun = False
+
+    def _weight(self) -> float:
+        """Return the factor of this rank's gradient in the mean of all samples of a step."""
+        share = None if self.share is None else self.share()
+        return 1.0 / (self.comm.size * self.accumulate) if share is None else share / self.accumulate
 
     def _open_lane(self, lane: Lane, exchange: Exchange | None = None) -> Engine:
         """Create the engine of one vector over all parameters."""

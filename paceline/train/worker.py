@@ -112,8 +112,6 @@ def measure(run: Run, training: Any, comm: Any, state: dict[str, Any]) -> RankRe
     measurement = Measurement(run, training, comm, state)
     measurement.warm_up()
     blocks, length = _lengths(run, training)
-    if run.epochs is not None:
-        training.begin_epochs()
     measurement.begin()
     for block in range(blocks):
         measurement.block(length)
@@ -128,9 +126,7 @@ def _lengths(run: Run, training: Any) -> tuple[int, int]:
     """Blocks and steps per block: repeats of some steps, or epochs."""
     if run.epochs is None:
         return run.repeats, run.steps or 10
-    from paceline.workload import sources
-
-    return run.epochs, max(1, sources.MENU.make(run.source).epoch(run.samples_per_step))
+    return run.epochs, training.feed.order.steps
 
 
 def _tell(run: Run, block: int, blocks: int, steps_per_second: float, training: Any) -> None:

@@ -2,32 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from paceline.errors import WrongCommand
 from paceline.types import Cursor, View
-from paceline.workload.order import batches_per_epoch, share, walk
+from paceline.workload.feed import stand_in
+from paceline.workload.order import Order, Permuted, after
+
+Training = Callable[[], bool]  # whether the batch that comes next is trained on
 
 
-def shares(data: Any, view: View, *, batch_size: int | None, epochs: range, seed: int) -> Iterator[Any]:
-    """Yield the batches of this rank; every rank gets the same number."""
+class Dealt(NamedTuple):
+    """One batch of this rank, with `samples` of the `total` samples of all ranks; a total of 0 is not known.
+
+    Zero samples of a known total mark a stand-in: the rank takes part in the step, and its gradient has no weight.
+    `cursor` is where the next batch stands.
+    """
+
+    batch: Any
+    samples: int
+    total: int
+    cursor: Cursor
+
+
+def shares(
+    data: Any,
+    view: View,
+    *,
+    batch_size: int | None,
+    epochs: range,
+    seed: int,
+    start: int = 0,
+    drop_last: bool = False,
+    training: Training = lambda: True,
+) -> Iterator[Dealt]:
+    """Yield the batches of this rank, from step `start` of the first epoch on; in training every rank gets as many."""
     from torch.utils.data import DataLoader, IterableDataset
 
     if isinstance(data, DataLoader):
-        return _of_loader(data, view, batch_size, epochs, seed)
+        return _of_loader(data, view, batch_size, epochs, seed, start, drop_last, training)
     if isinstance(data, IterableDataset) and batch_size is not None:
-        return _dealt(DataLoader(data, batch_size, drop_last=True), view, epochs)
+        return _dealt(DataLoader(data, batch_size, drop_last=drop_last), view, epochs, start, training)
     if isinstance(data, IterableDataset) or not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
         _check_size(batch_size, None)
-        return _dealt(data, view, epochs)
+        return _dealt(data, view, epochs, start, training)
     if batch_size is None:
         raise WrongCommand("worker.batches(dataset)", why="its batch size is not known", remedy="batch_size=32")
-    return _indexed(DataLoader(data, batch_size), batch_size, view, epochs, seed, shuffle=True)
+    order = _ordered(data, batch_size * view.size, seed, True, drop_last)
+    return _indexed(DataLoader(data, batch_size), order, view, epochs, start, training)
 
 
-def _of_loader(loader: Any, view: View, batch_size: int | None, epochs: range, seed: int) -> Iterator[Any]:
+def _ordered(dataset: Any, total: int, seed: int, shuffle: bool, drop_last: bool) -> Permuted:
+    order = Permuted(len(dataset), total, seed, shuffle, drop_last)
+    _ = order.steps  # raises before the first batch if there are too few samples
+    return order
+
+
+def _of_loader(
+    loader: Any,
+    view: View,
+    batch_size: int | None,
+    epochs: range,
+    seed: int,
+    start: int,
+    drop_last: bool,
+    training: Training,
+) -> Iterator[Dealt]:
     """Split a DataLoader. A sampler that shuffles on each rank independently is refused."""
     from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, SequentialSampler
     from torch.utils.data.distributed import DistributedSampler
@@ -36,13 +78,14 @@ def _of_loader(loader: Any, view: View, batch_size: int | None, epochs: range, s
     sampler = own.sampler if type(own) is BatchSampler else loader.sampler if own is None else own
     splits = loader.batch_size is not None and not isinstance(loader.dataset, IterableDataset)
     if splits and isinstance(sampler, (RandomSampler, SequentialSampler)):
-        shuffle = isinstance(sampler, RandomSampler)
-        return _indexed(loader, batch_size or loader.batch_size, view, epochs, seed, shuffle)
+        shuffle, total = isinstance(sampler, RandomSampler), (batch_size or loader.batch_size) * view.size
+        order = _ordered(loader.dataset, total, seed, shuffle, drop_last or loader.drop_last)
+        return _indexed(loader, order, view, epochs, start, training)
     _check_size(batch_size, loader.batch_size)
     if isinstance(loader.dataset, IterableDataset) or isinstance(sampler, SequentialSampler):
-        return _dealt(loader, view, epochs)
+        return _dealt(loader, view, epochs, start, training)
     if isinstance(sampler, DistributedSampler):
-        return _sampled(loader, sampler, epochs)
+        return _sampled(loader, sampler, epochs, start)
     raise WrongCommand(
         f"worker.batches(DataLoader) with a {type(sampler).__name__}"
         + (" in its batch_sampler" if own is not None and own is not sampler else ""),
@@ -60,16 +103,17 @@ def _check_size(batch_size: int | None, own: int | None) -> None:
         )
 
 
-def _indexed(loader: Any, batch_size: int, view: View, epochs: range, seed: int, shuffle: bool) -> Iterator[Any]:
-    """Yield batches by index: each sample at most once per epoch, in an order that ignores the number of workers."""
+def _indexed(
+    loader: Any, order: Permuted, view: View, epochs: range, start: int, training: Training
+) -> Iterator[Dealt]:
+    """Yield batches by index: each sample once per epoch, in an order that ignores the number of workers."""
     from torch.utils.data import DataLoader
 
-    total, samples = batch_size * view.size, len(loader.dataset)
     for epoch in epochs:
-        order = _order(view, total, samples, Cursor(epoch, 0, seed), shuffle)
-        yield from DataLoader(
+        ids = PartOfOrder(order, view, epoch, start)
+        batches = DataLoader(
             loader.dataset,
-            batch_sampler=order,
+            batch_sampler=ids,
             num_workers=loader.num_workers,
             collate_fn=loader.collate_fn,
             pin_memory=loader.pin_memory,
@@ -79,23 +123,68 @@ def _indexed(loader: Any, batch_size: int, view: View, epochs: range, seed: int,
             generator=loader.generator,
             prefetch_factor=loader.prefetch_factor,
         )
+        for step, batch in enumerate(batches, start):
+            dealt = Dealt(batch, *ids.shares(step), _following(order, epoch, step))
+            if dealt.samples or training():
+                yield dealt
+        start = 0
 
 
-def _order(view: View, total: int, samples: int, cursor: Cursor, shuffle: bool) -> list[list[int]]:
-    """Return the sample ids of this rank, batch by batch, for one epoch."""
-    count = batches_per_epoch(samples, total)
-    if shuffle:
-        return [part.tolist() for part in islice(walk(view, total, cursor, samples), count)]
-    start, stop = share(view, total)
-    return [list(range(k * total + start, k * total + stop)) for k in range(count)]
+def _following(order: Permuted, epoch: int, step: int) -> Cursor:
+    return after(order, Cursor(epoch, step, order.seed), 1)
 
 
-def _dealt(data: Any, view: View, epochs: range) -> Iterator[Any]:
-    """Deal the batches of an iterable to ranks in turn; an incomplete last round is dropped."""
-    for _ in epochs:
-        batches = iter(data)
-        while len(dealt := list(islice(batches, view.size))) == view.size:
-            yield dealt[view.rank]
+class PartOfOrder:
+    """This rank's part of every global batch of one epoch: a batch_sampler of torch, which makes the ids as it goes.
+
+    Where a part of the last, short batch is empty, its ids are those of another rank: a stand-in, so that all ranks
+    make the same number of steps.
+    """
+
+    def __init__(self, order: Order, view: View, epoch: int, start: int = 0) -> None:
+        self._order, self._view, self._epoch, self._start = order, view, epoch, start
+
+    def __len__(self) -> int:
+        return self._order.steps - self._start
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for step in range(self._start, self._order.steps):
+            ids = self._order.ids(self._epoch, step, self._view.rank, self._view.size)
+            if not len(ids):
+                ids = stand_in(self._order, Cursor(self._epoch, step), self._view.size)
+            yield ids.tolist()
+
+    def shares(self, step: int) -> tuple[int, int]:
+        """Return the number of samples of this rank at a step, and of all ranks."""
+        own = self._order.ids(self._epoch, step, self._view.rank, self._view.size)
+        first = step * self._order.global_batch
+        return len(own), min(self._order.global_batch, self._order.samples - first)
+
+
+def _dealt(data: Any, view: View, epochs: range, start: int, training: Training) -> Iterator[Dealt]:
+    """Deal the batches of an iterable to ranks in turn. In an incomplete last round some ranks get a stand-in."""
+    for epoch in epochs:
+        batches = islice(iter(data), start * view.size, None)
+        step, start = start, 0
+        while round_ := list(islice(batches, view.size)):
+            counts = [count(batch) for batch in round_]
+            total, own = sum(counts) if all(counts) else 0, view.rank < len(round_)
+            step += 1
+            following = Cursor(epoch, step)
+            if own:
+                yield Dealt(round_[view.rank], counts[view.rank], total, following)
+            elif training():
+                yield Dealt(round_[0], 0, total or 1, following)
+
+
+def count(batch: Any) -> int:
+    """Return the number of samples in a batch: the length of its first tensor; 0 if it has none."""
+    import torch
+
+    if isinstance(batch, torch.Tensor):
+        return len(batch) if batch.dim() else 1
+    parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, (tuple, list)) else ()
+    return next((count(part) for part in parts), 0)
 
 
 def sampler_epoch(data: Any) -> int | None:
@@ -106,8 +195,10 @@ def sampler_epoch(data: Any) -> int | None:
     return next((int(sampler.epoch) for sampler in samplers if isinstance(sampler, DistributedSampler)), None)
 
 
-def _sampled(loader: Any, sampler: Any, epochs: range) -> Iterator[Any]:
-    """Yield the loader's own batches, after setting the epoch on its DistributedSampler."""
+def _sampled(loader: Any, sampler: Any, epochs: range, start: int) -> Iterator[Dealt]:
+    """Yield the loader's own batches, after setting the epoch on its DistributedSampler. Nobody knows the others'."""
     for epoch in epochs:
         sampler.set_epoch(epoch)
-        yield from loader
+        for step, batch in enumerate(islice(iter(loader), start, None), start + 1):
+            yield Dealt(batch, count(batch), 0, Cursor(epoch, step))
+        start = 0

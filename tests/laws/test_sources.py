@@ -9,6 +9,7 @@ import torch
 
 from paceline.errors import WrongCommand
 from paceline.types import Cursor, View
+from paceline.workload.feed import Feed
 from paceline.workload.resolve import build
 from paceline.workload.sources import MENU
 from tests.workload.sources.idxfiles import write_folder
@@ -19,7 +20,11 @@ SOURCES = ["fake(samples=40)", "fake(location=cpu, samples=40)", "idx(FOLDER)", 
 
 def take(source, count, *, view=View(0, 1), cursor=Cursor()):  # noqa: B008 frozen values
     workload = build("mlp(hidden=4, image_size=4)")
-    return list(islice(source.batches(workload, view, 8, cursor, lambda batch: batch), count))
+    samples, order = source.samples_of(workload), source.order(8, cursor.seed)
+    feed = Feed(samples, order, view, cursor=cursor, constant=source.constant)
+    batches = list(islice(feed, count))
+    feed.close()
+    return batches
 
 
 @pytest.fixture(scope="module")
@@ -62,16 +67,14 @@ def test_a_test_part_gives_batches_by_ids(source):
         assert torch.equal(tests(torch.tensor([len(tests) - 1]))[0][0], images[1])
 
 
-def test_an_epoch_counts_whole_global_batches(source):
-    assert source.epoch(8) == 5
-    assert source.epoch(9) == 4
+def test_an_epoch_counts_global_batches_and_the_short_one(source):
+    assert source.order(8, 0).steps == 5
+    assert source.order(9, 0).steps == 5
 
 
 def test_a_global_batch_larger_than_the_source_is_refused(source):
     with pytest.raises(WrongCommand, match="only 40 samples"):
-        source.epoch(41)
-    with pytest.raises(WrongCommand, match="only 40 samples"):
-        next(source.batches(build("mlp(hidden=4, image_size=4)"), View(0, 1), 41, Cursor(), lambda batch: batch))
+        _ = source.order(41, 0).steps
 
 
 def test_ranks_together_see_what_one_rank_sees(source):
@@ -95,7 +98,8 @@ def test_a_source_leaves_the_global_random_state_alone(source):
 
 def test_listing_and_making_sources_loads_no_torch():
     code = (
-        "import sys; from paceline.workload.sources import MENU; MENU.make('fake(cpu)').epoch(8); MENU.make('idx(x)');"
+        "import sys; from paceline.workload.sources import MENU; MENU.make('fake(cpu)').order(8, 0).steps;"
+        "MENU.make('idx(x)');"
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

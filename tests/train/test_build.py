@@ -42,7 +42,7 @@ def test_convolutions_compute_in_the_precision_of_the_run(precision, dtype):
 @pytest.mark.parametrize("memory_format", ["contiguous", "channels_last"])
 def test_weights_and_images_have_the_memory_format_of_the_run(memory_format):
     training = trained(memory_format=memory_format)
-    images, _ = next(training.batches)
+    images, _ = next(training.feed)
     for tensor in training.model[0].weight, images, training.place(torch.zeros(2, 3, 8, 8)):
         assert tensor.is_contiguous(memory_format=torch.channels_last) == (memory_format == "channels_last")
 
@@ -70,7 +70,7 @@ def test_an_update_is_as_long_as_the_norm_that_gradients_are_clipped_to(strategy
 def test_weights_and_samples_are_those_of_the_seed(source):
     def made(seed):
         training = trained(source=source, seed=seed)
-        return flat(training.model), next(training.batches)[0]
+        return flat(training.model), next(training.feed)[0]
 
     for third, again, other in zip(made(3), made(3), made(0), strict=True):
         assert torch.equal(third, again)

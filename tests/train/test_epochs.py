@@ -1,4 +1,7 @@
-"""Epochs are those of the source: every sample once in each, even after earlier steps."""
+"""Epochs are those of the source: every sample once in each, and nothing is trained before them."""
+
+import functools
+import operator
 
 import pytest
 
@@ -9,27 +12,37 @@ from paceline.train.build import training_of
 from paceline.train.worker import measure
 
 
-@pytest.mark.parametrize("schedule", ["fusion", "mgwfbp"])  # the second needs steps of its own to plan
-def test_epochs_begin_with_the_first_batch_after_warm_up(schedule, monkeypatch):
-    monkeypatch.setenv("PACELINE_WATCHED", "0")
-    run = Run(model="mlp", source="fake(cpu, samples=32)", batch_size=8, epochs=2, warmup=3, schedule=schedule)
-    dealt = []
+def trained(run):
+    """The ids of every step of all ranks, without stand-ins, as the training loop used them."""
 
     def work(comm):
         training = training_of(compose(run), comm)
-        fresh = training.deal
+        batches, steps = training.workload.batch, []
+        training.feed.close()
+        training.feed._samples = lambda ids: (*batches(ids), ids)
+        loss = training.workload.loss
 
-        def counted():
-            taken = []
-            dealt.append(taken)
-            for number, batch in enumerate(fresh()):
-                taken.append(number)
-                yield batch
+        def kept(model, batch):
+            steps.append(batch[2].tolist() if training.feed.count else [])
+            return loss(model, batch[:2])
 
-        training.deal, training.batches = counted, counted()
+        object.__setattr__(training.workload, "loss", kept)
         measure(run, training, comm, {})
+        training.feed.close()
+        return steps, training.losses
 
-    run_ranks(1, work)
-    before, epochs = dealt
-    assert len(before) >= 3
-    assert epochs[:8] == list(range(2 * 4))  # what is looked at after the measurement comes later
+    ranks = run_ranks(run.workers, work)
+    return [functools.reduce(operator.iadd, parts, []) for parts in zip(*(steps for steps, _ in ranks), strict=True)]
+
+
+@pytest.mark.parametrize("schedule", ["fusion", "mgwfbp"])  # the second needs steps of its own to plan
+def test_every_sample_is_trained_once_per_epoch(schedule, monkeypatch):
+    monkeypatch.setenv("PACELINE_WATCHED", "0")
+    monkeypatch.setenv("PACELINE_FLOPS", "1")
+    run = Run(model="mlp", source="fake(cpu, samples=35)", global_batch=8, epochs=2, schedule=schedule)
+    alone = trained(run)
+    assert len(alone) == 2 * 5
+    for epoch in (alone[:5], alone[5:]):
+        assert sorted(functools.reduce(operator.iadd, epoch, [])) == list(range(35))
+    for workers in (2, 4):
+        assert trained(run.with_(workers=workers)) == alone

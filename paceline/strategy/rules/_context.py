@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Context:
-    """`open_lane(lane, exchange)` gives an engine for one vector over all parameters; None is the run's exchange."""
+    """`open_lane(lane, exchange)` gives an engine for one vector over all parameters; None is the run's exchange.
+
+    `weight()` is the factor of this rank's gradient in the sum over ranks, for the batch that it trains on now: n / N
+    where n of the N samples of a step are its own. Rules ask for it with the first gradient of a step, because the
+    batch is not known before.
+    """
 
     parameters: Sequence[Parameter]
     optimizer: Optimizer
@@ -34,6 +39,7 @@ class Context:
     loss_scale: Any = None
     private_gradients: bool = False
     clock: Callable[[], float] = time.monotonic  # one for all processes of a host
+    weight: Callable[[], float] | None = None  # equal shares by default
     open_gates: Callable[[Callable[[Sequence[int]], None]], LaneGates] | None = (
         None  # where a schedule crosses the step
     )
@@ -43,6 +49,17 @@ class Context:
     def comm(self) -> Comm:
         """The comm of the group of now; it changes with the generation."""
         return self.presence.comm
+
+    def factor(self) -> float:
+        """Return the factor of this rank's gradient in a sum over ranks."""
+        return 1.0 / (self.comm.size * self.accumulate) if self.weight is None else self.weight()
+
+    def local_factor(self) -> float:
+        """Return the factor of this rank's gradient in its own update; the mean over ranks is the weighted mean."""
+        if self.weight is None:
+            return 1.0 / self.accumulate
+        factor = self.weight() * self.comm.size
+        return 1.0 if abs(factor - 1.0) < 1e-9 else factor  # n times 1/n may be off by one bit
 
     def twice(self, name: str, step: int) -> WorkloadError:
         """What is wrong where a gradient comes that has left already."""

@@ -90,8 +90,9 @@ class LocalDuty:
             if parameter.grad is not None and parameter.grad.requires_grad:  # backward has kept a graph
                 parameter.grad = parameter.grad.detach()
         gradients = [p.grad for p in self.parameters if p.grad is not None]
-        if self.context.accumulate > 1:
-            self._torch._foreach_mul_(gradients, 1.0 / self.context.accumulate)
+        factor = self.context.local_factor()
+        if factor != 1.0 and gradients:
+            self._torch._foreach_mul_(gradients, factor)
         if self.context.clip_norm is not None:
             self._torch.nn.utils.clip_grad_norm_(self.parameters, self.context.clip_norm)
         self.context.optimizer.step()

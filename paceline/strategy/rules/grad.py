@@ -70,11 +70,18 @@ class GradDuty:
         self._copies: list[Tensor] | None = None
 
     def begin(self) -> None:
-        scale = 1.0 if self.context.loss_scale is None else self.context.loss_scale.value
-        self.factor = 1.0 / (self.context.comm.size * self.context.accumulate * scale)
+        self._weight: float | None = None  # not known before the batch is
         self._take_back()
         self.engine.begin(self.steps)
         self._ended = False
+
+    @property
+    def factor(self) -> float:
+        """Return what gradients are multiplied by on their way into the arena: one number for all of a step."""
+        if self._weight is None:
+            scale = 1.0 if self.context.loss_scale is None else self.context.loss_scale.value
+            self._weight = self.context.factor() / scale
+        return self._weight
 
     def _take_back(self) -> None:
         """Gradients that were given for a step that was then skipped would be added to."""

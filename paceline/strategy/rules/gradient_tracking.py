@@ -81,7 +81,7 @@ class GradientTrackingDuty(LocalDuty):
     def _gradient(self, parameter: Any) -> Tensor:
         if parameter.grad is None:
             return self._trackers.widened(self._torch.zeros_like(parameter))
-        return self._trackers.widened(parameter.grad.detach()) / self.context.accumulate
+        return self._trackers.widened(parameter.grad.detach()) * self.context.local_factor()
 
     def state(self) -> Mapping[str, Any]:
         return {**self.own_state(), "q": list(self.q), "last": list(self._last)}

@@ -128,7 +128,6 @@ class ServerDuty:
         self.pulled: list[float] = []
 
     def begin(self) -> None:
-        self.factor = 1.0 / (self.context.comm.size * self.context.accumulate)
         self._begun = False
 
     def _begin(self) -> None:
@@ -136,6 +135,7 @@ class ServerDuty:
         if self._placed:
             self._check_untouched()
         self._begun = True
+        self.factor = self.context.factor()
         if self._placed or self.bound == 0 or self._round == 0:
             self._bring()
         else:

@@ -1,11 +1,16 @@
-"""The seam of sources: where batches come from."""
+"""The seam of sources: where batches come from.
+
+indexable   samples by id, in an Order that the run owns: the same sequence for any number of workers, resumable
+stream      batches as they arrive: nobody knows what comes next, so order and resuming are not promised
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from paceline.types import Cursor, View, Workload
+from paceline.types import Workload
+from paceline.workload.order import Order
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,20 +30,18 @@ class Source(Protocol):
     name: ClassVar[str]
     kind: ClassVar[str]  # "indexable" or "stream"
 
-    def epoch(self, global_batch: int) -> int:
-        """Global batches in one epoch."""
+    @property
+    def constant(self) -> bool:
+        """Whether every step sees one batch that is made once and stays on the device."""
 
     def fit(self) -> Mapping[str, int]:
         """Settings with which a model takes its samples; empty where the workload makes them. Loads no torch."""
 
+    def order(self, global_batch: int, seed: int) -> Order:
+        """The order of its samples in a run. Loads no torch."""
+
+    def samples_of(self, workload: Workload) -> Samples:
+        """The training part."""
+
     def tests(self) -> Samples | None:
         """The test part, if it has one."""
-
-    def batches(
-        self,
-        workload: Workload,
-        view: View,
-        global_batch: int,
-        cursor: Cursor,
-        to_device: Callable[[Any], Any],
-    ) -> Iterator[Any]: ...

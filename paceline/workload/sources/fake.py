@@ -6,15 +6,16 @@ fake(cpu)     a fresh batch per step, made on the host from its ids and moved to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import repeat
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.errors import BadMember
 from paceline.menu.menu import Member
-from paceline.types import Cursor, View, Workload
-from paceline.workload.order import batches_per_epoch, ids_of, walk
+from paceline.types import Workload
+from paceline.workload.order import Permuted
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MOST = 1 << 27  # samples; their order needs 1 GB
 
@@ -42,21 +43,26 @@ class Fake(Member):
     def tests(self) -> None:
         """Return None: there are no test samples."""
 
-    def epoch(self, global_batch: int) -> int:
-        return batches_per_epoch(self.samples, global_batch)
+    @property
+    def constant(self) -> bool:
+        return self.location == "device"
 
-    def batches(
-        self,
-        workload: Workload,
-        view: View,
-        global_batch: int,
-        cursor: Cursor,
-        to_device: Callable[[Any], Any],
-    ) -> Iterator[Any]:
-        """Yield this rank's batches from the cursor on, without end."""
-        if self.location == "cpu":
-            ids = walk(view, global_batch, cursor, self.samples)
-            return (to_device(workload.batch(share)) for share in ids)
-        # always the first batch of the first epoch, so that a resumed run uses the same one
-        first = ids_of(view, global_batch, Cursor(seed=cursor.seed), self.samples)
-        return repeat(to_device(workload.batch(first)))
+    def order(self, global_batch: int, seed: int) -> Permuted:
+        return Permuted(self.samples, global_batch, seed)
+
+    def samples_of(self, workload: Workload) -> FakeSamples:
+        return FakeSamples(workload, self.samples)
+
+
+@dataclass(frozen=True)
+class FakeSamples:
+    """Samples that the workload makes from their ids."""
+
+    workload: Workload
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __call__(self, ids: Tensor) -> Any:
+        return self.workload.batch(ids)

@@ -12,16 +12,15 @@ colors.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from paceline.errors import BadMember, DamagedFile, WrongCommand
 from paceline.menu.menu import Member
-from paceline.types import Cursor, View, Workload
-from paceline.workload.order import batches_per_epoch, walk
+from paceline.types import Workload
+from paceline.workload.order import Permuted
 from paceline.workload.sources._idxfile import IdxFile, look
 
 if TYPE_CHECKING:
@@ -42,8 +41,12 @@ class Idx(Member):
         if self.channels not in (1, 3):
             raise BadMember(f"idx(channels={self.channels})", why="an image is gray (1) or has colors (3)")
 
-    def epoch(self, global_batch: int) -> int:
-        return batches_per_epoch(self._files("train")[0].sizes[0], global_batch)
+    @property
+    def constant(self) -> bool:
+        return False
+
+    def order(self, global_batch: int, seed: int) -> Permuted:
+        return Permuted(self._files("train")[0].sizes[0], global_batch, seed)
 
     def fit(self) -> dict[str, int]:
         images, labels = self._files("train")
@@ -52,17 +55,8 @@ class Idx(Member):
             raise WrongCommand(f"source {self}", why=f"its images are {rows} x {columns}, and models take squares")
         return {"channels": self.channels, "image_size": rows, "classes": 1 + max(labels.read())}
 
-    def batches(
-        self,
-        workload: Workload,
-        view: View,
-        global_batch: int,
-        cursor: Cursor,
-        to_device: Callable[[Any], Any],
-    ) -> Iterator[Any]:
-        """Yield this rank's batches from the cursor on, without end."""
-        ids = walk(view, global_batch, cursor, self._files("train")[0].sizes[0])
-        return (to_device(self._train(share)) for share in ids)
+    def samples_of(self, workload: Workload) -> IdxPart:
+        return self._train
 
     def tests(self) -> IdxPart | None:
         if self._find("t10k", "images", 3) is None:

@@ -9,7 +9,7 @@ import torch
 from paceline.errors import BadMember, DamagedFile, Refused, WrongCommand
 from paceline.run.compose.compose import compose
 from paceline.run.run import Run
-from paceline.types import Cursor, View, Workload
+from paceline.types import Workload
 from paceline.workload.sources import MENU
 from paceline.workload.sources._idxfile import look
 from tests.workload.sources.idxfiles import idx_bytes, write_folder
@@ -18,7 +18,7 @@ NO_WORKLOAD = Workload(None, None, None)
 
 
 def first(source, size=40):
-    return next(source.batches(NO_WORKLOAD, View(0, 1), size, Cursor(), lambda batch: batch))
+    return source.samples_of(NO_WORKLOAD)(source.order(size, 0).ids(0, 0))
 
 
 @pytest.fixture(params=[False, True], ids=["plain", "gz"])
@@ -153,7 +153,7 @@ def test_a_broken_gzip_stream_is_named(tmp_path):
 def test_labels_must_be_as_many_as_images(folder):
     place(folder, "train-labels-idx1-ubyte").write_bytes(idx_bytes(torch.zeros(39, dtype=torch.int64)))
     with pytest.raises(DamagedFile, match="39 labels for 40 images"):
-        MENU.make(f"idx({folder})").epoch(8)
+        MENU.make(f"idx({folder})").order(8, 0)
 
 
 def test_a_damaged_size_takes_no_memory(tmp_path):

@@ -1,0 +1,55 @@
+"""Batches: what `worker.batches` returns, one rank's share of the data with a cursor that can be saved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from paceline.errors import WrongCommand
+from paceline.types import Cursor
+from paceline.workload.loader import Dealt
+
+
+class Batches:
+    """An iterator over this rank's batches, on the device.
+
+    `state_dict()` says where the next batch stands; `load_state_dict` goes on from there, in the middle of an epoch
+    too, before the first batch is taken.
+    """
+
+    def __init__(
+        self,
+        begin: Callable[[Cursor], Iterator[Dealt]],
+        start: Cursor,
+        took: Callable[[Dealt], None],
+        place: Callable[[Any], Any],
+    ) -> None:
+        self._begin, self.cursor, self._took, self._place = begin, start, took, place
+        self._dealt: Iterator[Dealt] | None = None
+
+    def __iter__(self) -> Batches:
+        return self
+
+    def __next__(self) -> Any:
+        if self._dealt is None:
+            self._dealt = self._begin(self.cursor)
+        dealt = next(self._dealt)
+        self.cursor = Cursor(dealt.cursor.epoch, dealt.cursor.step, self.cursor.seed)
+        self._took(dealt)
+        return self._place(dealt.batch)
+
+    def state_dict(self) -> dict[str, int]:
+        """Return where the next batch stands, for `load_state_dict`."""
+        return {"epoch": self.cursor.epoch, "step": self.cursor.step, "seed": self.cursor.seed}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Go on from a saved place. The data, the seed and the global batch must be those of the saving run."""
+        if self._dealt is not None:
+            raise WrongCommand("load_state_dict", why="a batch was taken already", remedy="load it before the loop")
+        if state["seed"] != self.cursor.seed:
+            raise WrongCommand(
+                f"load_state_dict of seed {state['seed']}",
+                why=f"these batches have seed {self.cursor.seed}, which is another order",
+                remedy=f"batches(..., seed={state['seed']})",
+            )
+        self.cursor = Cursor(state["epoch"], state["step"], state["seed"])

@@ -1,0 +1,204 @@
+"""Feed: the batches of one rank, made ahead of time in a thread, in the order of the run.
+
+    order -> ids of this rank's part -> samples(ids) -> place on the device -> next(feed)
+             `--------------- a thread, a few batches ahead ---------------'
+
+The cursor points at the next batch that `next` yields, whatever the thread has made already; so a feed that is
+restored from `state()` repeats and loses nothing.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from paceline.errors import WrongCommand
+from paceline.types import Cursor, View
+from paceline.workload.order import Order, after
+
+AHEAD = 2  # batches
+
+
+class Portion(NamedTuple):
+    """One rank's part of a global batch: `samples` of its `total`. Zero means that the batch is a
+    stand-in, made of samples of another rank, whose gradient must not count."""
+
+    batch: Any
+    samples: int
+    total: int
+    cursor: Cursor  # of the portion after this one
+    micro: int
+
+
+class Feed:
+    """An endless iterator over this rank's batches, epoch after epoch.
+
+    `accumulate` backward passes share one global batch: pass a of rank r gets part a x size + r of it.
+    """
+
+    def __init__(
+        self,
+        samples: Callable[[Any], Any],
+        order: Order,
+        view: View,
+        *,
+        accumulate: int = 1,
+        cursor: Cursor | None = None,
+        place: Callable[[Any], Any] = lambda batch: batch,
+        ahead: int = AHEAD,
+        constant: bool = False,
+    ) -> None:
+        self.order, self._samples, self._view, self._accumulate = order, samples, view, accumulate
+        self._place, self._ahead, self._constant = place, ahead, constant
+        self.cursor, self.micro = cursor or Cursor(seed=order.seed), 0
+        self.count = self.total = 0
+        self._portions: Iterator[Portion] | None = None
+        self._stop: Callable[[], None] = _nothing
+
+    @property
+    def parts(self) -> int:
+        """Parts of a global batch: one for each backward pass of each rank."""
+        return self._view.size * self._accumulate
+
+    @property
+    def weight(self) -> float:
+        """The share of the last batch in its global batch, by samples."""
+        return self.count / self.total if self.total else 1.0 / self.parts
+
+    @property
+    def correction(self) -> float:
+        """The factor of a mean loss over the last batch, so that equal weights of all parts weigh every sample alike.
+
+        Exactly 1 where all parts have the same number of samples.
+        """
+        return self.count * self.parts / self.total if self.total else 1.0
+
+    def __iter__(self) -> Feed:
+        return self
+
+    def __next__(self) -> Any:
+        if self._portions is None:
+            self._portions = self._start()
+        portion = next(self._portions)
+        self.count, self.total, self.cursor, self.micro = portion.samples, portion.total, portion.cursor, portion.micro
+        return portion.batch
+
+    def state(self) -> dict[str, int]:
+        """Where the next global batch begins. Only between updates, when all of the last one's parts are used."""
+        if self.micro:
+            raise WrongCommand(
+                "the state of a feed", why="it is in the middle of a global batch", remedy="step() first"
+            )
+        return {"epoch": self.cursor.epoch, "step": self.cursor.step, "seed": self.cursor.seed}
+
+    def restore(self, state: Mapping[str, int]) -> None:
+        """Go on from a state, whatever was yielded before."""
+        if state["seed"] != self.order.seed:
+            raise WrongCommand(f"a feed of seed {state['seed']}", why=f"this run has seed {self.order.seed}")
+        self.close()
+        self.cursor, self.micro = after(self.order, Cursor(**state), 0), 0
+        self.count = self.total = 0
+
+    def close(self) -> None:
+        """End the thread. The next batch starts another one, from the cursor."""
+        self._stop()
+        self._portions, self._stop = None, _nothing
+
+    def _start(self) -> Iterator[Portion]:
+        portions = _portions(
+            self._samples, self.order, self._view, self._accumulate, self.cursor, self._place, self._constant
+        )
+        if self._constant or not self._ahead:
+            return portions
+        line = _Line(portions, self._ahead)
+        self._stop = weakref.finalize(self, line.stop)
+        return line
+
+
+def _nothing() -> None:
+    """Do nothing: there is no thread to stop."""
+
+
+def _portions(
+    samples: Callable[[Any], Any],
+    order: Order,
+    view: View,
+    accumulate: int,
+    cursor: Cursor,
+    place: Callable[[Any], Any],
+    constant: bool,
+) -> Iterator[Portion]:
+    """Yield portions without end. A constant feed makes one batch, the first of the first epoch."""
+    always = order.ids(0, 0, view.rank, view.size * accumulate)
+    first = place(samples(always)) if constant else None
+    while True:
+        total = min(order.global_batch, order.samples - cursor.step * order.global_batch)
+        following = after(order, cursor, 1)
+        for micro in range(accumulate):
+            then = (cursor, micro + 1) if micro + 1 < accumulate else (following, 0)
+            if constant:
+                yield Portion(first, len(always), order.global_batch, *then)
+                continue
+            ids = order.ids(cursor.epoch, cursor.step, micro * view.size + view.rank, view.size * accumulate)
+            used = ids if len(ids) else stand_in(order, cursor, view.size * accumulate)
+            yield Portion(place(samples(used)), len(ids), total, *then)
+        cursor = following
+
+
+def stand_in(order: Order, cursor: Cursor, parts: int) -> Any:
+    """Return ids for a rank whose part of a short global batch is empty; some models need more than one sample."""
+    return order.ids(cursor.epoch, cursor.step)[: max(1, order.global_batch // parts)]
+
+
+class _Line:
+    """A thread that makes portions ahead of their use; it ends when `stop` is called, also by garbage collection."""
+
+    def __init__(self, portions: Iterator[Portion], ahead: int) -> None:
+        self._made: queue.Queue[Any] = queue.Queue(ahead)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=_fill, args=(portions, self._made, self._ended), daemon=True)
+        self._thread.name = "paceline feed"
+        self._thread.start()
+
+    def __iter__(self) -> _Line:
+        return self
+
+    def __next__(self) -> Portion:
+        made = self._made.get()
+        if isinstance(made, BaseException):
+            self._made.put(made)  # for whoever asks again
+            raise made
+        portion: Portion = made
+        return portion
+
+    def stop(self) -> None:
+        self._ended.set()
+        while True:  # the thread may wait for a place in the queue
+            try:
+                self._made.get_nowait()
+            except queue.Empty:
+                break
+        if self._thread is not threading.current_thread():
+            self._thread.join(timeout=5)
+
+
+def _fill(portions: Iterator[Portion], made: queue.Queue[Any], ended: threading.Event) -> None:
+    try:
+        for portion in portions:
+            if not _put(portion, made, ended):
+                return
+    except BaseException as problem:  # raised where the batch would have been used
+        _put(problem, made, ended)
+
+
+def _put(item: Any, made: queue.Queue[Any], ended: threading.Event) -> bool:
+    while not ended.is_set():
+        try:
+            made.put(item, timeout=0.1)
+        except queue.Full:
+            continue
+        return True
+    return False
