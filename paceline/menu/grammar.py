@@ -2,8 +2,10 @@
 
     member  = word [ "(" [ setting { "," setting } ] ")" ]
     setting = [ word "=" ] member
+    word    = characters other than "(),=" and spaces, or any characters in quotes: 'a b', "it's"
 
-`feedback(topk(ratio=0.01))`, `hierarchical(4x8)`, `fake(cpu, samples=1000)`. str() gives text that parses again.
+`feedback(topk(ratio=0.01))`, `hierarchical(4x8)`, `tfrecord('s3://bucket/date=2024/x y')`. In quotes, a backslash takes
+the next character as it is. str() gives text that parses again.
 """
 
 from __future__ import annotations
@@ -11,13 +13,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from paceline.errors import BadMember, short
 
 DEEPEST = 50  # nested members
 LONGEST = 10_000  # characters
-_TOKEN = re.compile(r"\s*([(),=]|[^(),=\s]+)")
+_TOKEN = re.compile(r"""\s*(?:([(),=])|(["'])((?:\\.|(?!\2)[^\\])*)\2(?=[(),=\s]|$)|([^(),=\s]+))""", re.S)
+_SPECIAL = re.compile(r"[(),=\s]|^[\"']|^$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +34,33 @@ class Spec:
 
     def __str__(self) -> str:
         if not self.called:
-            return self.word
+            return quoted(self.word)
         settings = [str(value) for value in self.args]
         settings += [f"{key}={value}" for key, value in self.kwargs]
-        return f"{self.word}({', '.join(settings)})"
+        return f"{quoted(self.word)}({', '.join(settings)})"
+
+    @property
+    def text(self) -> str:
+        """The value of a setting that is a text: a word without its quotes."""
+        return str(self) if self.called else self.word
+
+
+class Token(NamedTuple):
+    """A sign, or a word; the sign of a word is empty."""
+
+    sign: str
+    word: str
+
+
+END = Token("", "")
+
+
+def quoted(word: str) -> str:
+    """Return a word as it must be written: in quotes if it would not be read as one word."""
+    if not _SPECIAL.search(word):
+        return word
+    sign = '"' if "'" in word and '"' not in word else "'"
+    return sign + word.replace("\\", "\\\\").replace(sign, f"\\{sign}") + sign
 
 
 def parse(text: str) -> Spec:
@@ -42,17 +68,23 @@ def parse(text: str) -> Spec:
     if len(text) > LONGEST:
         _refuse(text, f"it has {len(text):,} characters, and at most {LONGEST:,} are read")
     tokens = _tokens(text)
-    if max(accumulate(((token == "(") - (token == ")") for token in tokens), initial=0)) > DEEPEST:
+    if max(accumulate(((token.sign == "(") - (token.sign == ")") for token in tokens), initial=0)) > DEEPEST:
         _refuse(text, f"it is nested deeper than {DEEPEST} members")
     reader = _Reader(text, tokens)
     spec = reader.member()
-    if reader.next:
-        _refuse(text, f"unexpected {short(reader.next)!r} after {short(str(spec))}")
+    if reader.next is not END:
+        _refuse(text, f"unexpected {short(reader.next.sign or reader.next.word)!r} after {short(str(spec))}")
     return spec
 
 
-def _tokens(text: str) -> list[str]:
-    return [match.group(1) for match in _TOKEN.finditer(text.strip())]
+def _tokens(text: str) -> list[Token]:
+    tokens = []
+    for match in _TOKEN.finditer(text.strip()):
+        sign, quote, inside, word = match.groups()
+        if word is not None and word[0] in "\"'":
+            _refuse(text, f"the quote of {short(word)} is not closed, or something follows it")
+        tokens.append(Token(sign or "", re.sub(r"\\(.)", r"\1", inside, flags=re.S) if quote else word or ""))
+    return tokens
 
 
 def _refuse(text: str, why: str) -> NoReturn:
@@ -60,45 +92,47 @@ def _refuse(text: str, why: str) -> NoReturn:
 
 
 class _Reader:
-    """A parser over the tokens of a text; `next` is the current token, or empty at the end."""
+    """A parser over the tokens of a text; `next` is the current token, or END."""
 
-    def __init__(self, text: str, tokens: list[str]) -> None:
-        self._text, self._tokens, self._at = text, [*tokens, "", ""], 0
+    def __init__(self, text: str, tokens: list[Token]) -> None:
+        self._text, self._tokens, self._at = text, [*tokens, END, END], 0
 
     @property
-    def next(self) -> str:
+    def next(self) -> Token:
         return self._tokens[self._at]
 
     def take(self) -> str:
         self._at += 1
-        return self._tokens[self._at - 1]
+        return self._tokens[self._at - 1].word
 
     def member(self) -> Spec:
-        if self.next in ("", *"(),="):
-            _refuse(self._text, f"expected a word, found {repr(self.next) if self.next else 'the end'}")
+        if self.next is END or self.next.sign:
+            found = "the end" if self.next is END else repr(self.next.sign)
+            _refuse(self._text, f"expected a word, found {found}")
         word = self.take()
-        return self._called(word) if self.next == "(" else Spec(word)
+        return self._called(word) if self.next.sign == "(" else Spec(word)
 
     def _called(self, word: str) -> Spec:
         self.take()
         args: list[Spec] = []
         kwargs: list[tuple[str, Spec]] = []
-        while self.next not in ("", ")"):
+        while self.next is not END and self.next.sign != ")":
             self._setting(word, args, kwargs)
-            if self.next != ",":
+            if self.next.sign != ",":
                 break
             self.take()
-        if self.next != ")":
+        if self.next.sign != ")":
             _refuse(self._text, f"the parenthesis of {short(word)} is not closed")
         self.take()
         return Spec(word, tuple(args), tuple(kwargs), called=True)
 
     def _setting(self, word: str, args: list[Spec], kwargs: list[tuple[str, Spec]]) -> None:
-        if self._tokens[self._at + 1] == "=" and self.next not in "(),=":
+        if self._tokens[self._at + 1].sign == "=" and not self.next.sign:
             key = self.take()
             self.take()
             kwargs.append((key, self.member()))
         elif kwargs:
-            _refuse(self._text, f"{short(self.next)} stands after a named setting of {short(word)}")
+            late = short(self.next.sign or self.next.word)
+            _refuse(self._text, f"{late} stands after a named setting of {short(word)}")
         else:
             args.append(self.member())

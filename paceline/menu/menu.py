@@ -15,7 +15,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, ClassVar
 
 from paceline.errors import BadMember, UnknownName, short
-from paceline.menu.grammar import Spec, parse
+from paceline.menu.grammar import Spec, parse, quoted
 
 
 class Member:
@@ -95,7 +95,7 @@ def call(function: Callable[..., Any], spec: Spec, **defaults: Any) -> Any:
     settings = bind(spec, list(parameters), required)
     values = {key: value for key, value in defaults.items() if key in parameters}
     for key, written in settings.items():
-        values[key] = convert(str(written), _kind_of(parameters[key]), f"{spec}", key)
+        values[key] = convert(written.text, _kind_of(parameters[key]), f"{spec}", key)
     return function(**values)
 
 
@@ -138,7 +138,7 @@ def _convert(spec: Spec, slot: Field[Any], value: Spec) -> Any:
     if menu:
         module, _, attribute = menu.partition(":")
         return getattr(importlib.import_module(module), attribute).make(value)
-    return convert(str(value), _kind(slot.type), f"{spec}", slot.name)
+    return convert(value.text, _kind(slot.type), f"{spec}", slot.name)
 
 
 def _kind(annotation: Any) -> str:
@@ -168,4 +168,12 @@ def _write(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
-    return str(value)
+    return quoted(value) if isinstance(value, str) and not _is_member(value) else str(value)
+
+
+def _is_member(text: str) -> bool:
+    """Return whether a text is a member in itself, such as `neighbor(ring)`, which needs no quotes."""
+    try:
+        return parse(text).called and str(parse(text)) == text
+    except BadMember:
+        return False

@@ -95,7 +95,7 @@ def _setting(key: str, spec: Spec, takes: Mapping[str, inspect.Parameter], left:
         return left[key]
     settings = bind(spec, list(takes), required=[])
     if key in settings:
-        return int(convert(str(settings[key]), "int", f"{spec}", key))
+        return int(convert(settings[key].text, "int", f"{spec}", key))
     default = takes[key].default if key in takes else None
     return default if isinstance(default, int) else _IMAGE_DEFAULTS[key]
 

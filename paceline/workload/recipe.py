@@ -55,7 +55,7 @@ def written(optimizer: torch.optim.Optimizer) -> str:
 
 
 def _value(written: Spec) -> Any:
-    text = {"true": "True", "false": "False", "none": "None"}.get(str(written).lower(), str(written))
+    text = {"true": "True", "false": "False", "none": "None"}.get(written.text.lower(), written.text)
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):

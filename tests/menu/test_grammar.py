@@ -3,7 +3,7 @@ import time
 import pytest
 
 from paceline.errors import BadMember
-from paceline.menu.grammar import parse
+from paceline.menu.grammar import parse, quoted
 
 
 @pytest.mark.parametrize(
@@ -62,3 +62,55 @@ def test_a_long_text_is_read_in_a_moment_and_a_longer_one_is_refused():
 def test_only_a_word_names_a_setting(text):
     with pytest.raises(BadMember, match="expected a word"):
         parse(text)
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "s3://b/date=2024/x y",
+        "a,b",
+        "f(x)",
+        "it's",
+        '"',
+        "'",
+        "",
+        " ",
+        "back\\slash (x)",
+        "\\'\" ",
+        "(",
+        "=",
+        "a\nb",
+        "é ü",
+    ],
+)
+def test_any_text_can_be_written_in_quotes(word):
+    spec = parse(f"source({quoted(word)}, key={quoted(word)})")
+    assert spec.args[0].text == word
+    assert dict(spec.kwargs)["key"].text == word
+    assert parse(str(spec)) == spec
+
+
+def test_quotes_need_not_be_written_and_stay_part_of_a_word():
+    assert str(parse("idx('/data')")) == "idx(/data)"
+    assert parse("it's").word == "it's"
+    assert parse("""x("a 'b' c")""").args[0].text == "a 'b' c"
+
+
+@pytest.mark.parametrize("text", ["x('a b)", "x('a'b)", '"', "x(a, 'b)"])
+def test_a_quote_that_is_not_closed_is_refused(text):
+    with pytest.raises(BadMember, match="is not closed, or something follows it"):
+        parse(text)
+
+
+def test_a_quoted_sign_is_a_word():
+    assert parse("x('(')").args[0].word == "("
+    assert parse("x('a=1')").args[0].word == "a=1"
+
+
+def test_a_member_with_such_a_setting_prints_as_it_is_written():
+    from paceline.workload.sources import MENU
+
+    source = MENU.make("idx('/data/date=2024/x y', channels=3)")
+    assert source.folder == "/data/date=2024/x y"
+    assert str(source) == "idx(folder='/data/date=2024/x y', channels=3)"
+    assert MENU.make(str(source)) == source

@@ -1,0 +1,257 @@
+"""Snapshot: the state of a training as bytes, without pickle: a JSON header, then raw tensors.
+
+    offset 0    PACESNAP                     8 bytes
+    8           length, checksum of header   two 8-byte integers, little-endian
+    24          header                       JSON: {"format": 1, "tree": ..., "tensors": [[dtype, shape, checksum]]}
+    then        the tensors                  one after another, little-endian, as many bytes as the header announces
+
+    tree        null, true, 1, 0.5, "text"   as they are
+                {"l": [...]}  {"u": [...]}   a list, a tuple
+                {"d": [[key, value], ...]}   a dict, whose keys may be numbers
+                {"t": k}                     tensor number k
+                {"f": "nan"}  {"b": "..."}   a float that JSON lacks, bytes in hexadecimal
+
+One format serves a file (a checkpoint), a socket and shared memory. Whoever reads says how many bytes there may be;
+memory is allocated as bytes arrive, so a damaged header cannot allocate more than was sent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import math
+import os
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from paceline.errors import DamagedFile, NoRoom, PacelineError, WrongCommand
+from paceline.files.read import open_file
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+MAGIC = b"PACESNAP"
+FORMAT = 1
+LONGEST_HEADER = 64 << 20  # bytes
+DEEPEST = 100  # nested values
+_PIECE = 1 << 22
+_START = len(MAGIC) + 16
+_DTYPES = (
+    *("float16", "bfloat16", "float32", "float64", "complex64", "complex128", "bool"),
+    *("uint8", "int8", "int16", "int32", "int64"),
+)
+
+
+class Snapshot:
+    """A state of nested dicts, lists, tuples, numbers, texts, bytes and tensors."""
+
+    def __init__(self, state: Any) -> None:
+        self.state = state
+
+    def write(self, stream: IO[bytes]) -> int:
+        """Write to any binary stream; return the number of bytes."""
+        tensors: list[Tensor] = []
+        tree = _encode(self.state, tensors, 0)
+        rows = [[_dtype_of(tensor), list(tensor.shape), _checksum(tensor)] for tensor in tensors]
+        header = json.dumps({"format": FORMAT, "tree": tree, "tensors": rows}, allow_nan=False).encode()
+        if len(header) > LONGEST_HEADER:
+            raise WrongCommand(
+                "a snapshot", why=f"its header has {len(header):,} bytes, at most {LONGEST_HEADER:,} fit"
+            )
+        stream.write(MAGIC + len(header).to_bytes(8, "little") + zlib.crc32(header).to_bytes(8, "little"))
+        stream.write(header)
+        for tensor in tensors:
+            for piece in _pieces(tensor):
+                stream.write(piece)
+        return _START + len(header) + sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+    @classmethod
+    def read(cls, stream: IO[bytes], most: int, name: object = "the snapshot") -> Snapshot:
+        """Read from any binary stream that gives at most `most` bytes."""
+        reader = _Reader(stream, most, name)
+        start = reader.take(_START)
+        if start[: len(MAGIC)] != MAGIC:
+            raise DamagedFile(name, 0, why="it does not begin like a snapshot", remedy="the path of a checkpoint")
+        length = int.from_bytes(start[8:16], "little")
+        if length > min(LONGEST_HEADER, most):
+            raise DamagedFile(name, 8, why=f"it announces a header of {length:,} bytes")
+        header = reader.take(length)
+        if zlib.crc32(header) != int.from_bytes(start[16:24], "little"):
+            raise DamagedFile(name, _START, why="its header does not have the checksum that was written")
+        try:
+            content = json.loads(bytes(header))
+            tree, rows = _checked(content)
+        except (ValueError, KeyError, TypeError, RecursionError) as problem:
+            raise DamagedFile(name, _START, why=f"its header cannot be read ({problem})") from None
+        sizes = [_nbytes(dtype, shape) for dtype, shape, _ in rows]
+        if sum(sizes) > most - reader.offset:
+            raise DamagedFile(name, _START, why=f"it announces {sum(sizes):,} bytes of tensors, more than there are")
+        tensors = [reader.tensor(*row, nbytes) for row, nbytes in zip(rows, sizes, strict=True)]
+        try:
+            return cls(_decode(tree, tensors, 0))
+        except (ValueError, KeyError, TypeError, IndexError) as problem:
+            raise DamagedFile(name, _START, why=f"its header cannot be read ({problem})") from None
+
+    def save(self, path: Path) -> int:
+        """Write a file atomically: a temporary file beside it, flushed to disk, then renamed. Return its size."""
+        try:
+            with atomic(path) as stream:
+                return self.write(stream)
+        except OSError as problem:
+            if problem.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise NoRoom(
+                    f"{path} was not written", why=os.strerror(problem.errno), remedy="free space, or another folder"
+                ) from None
+            raise PacelineError(f"{path} was not written", why=problem.strerror or str(problem)) from None
+
+    @classmethod
+    def load(cls, path: Path) -> Snapshot:
+        """Read a file; every error names it and the offset."""
+        with open_file(path) as stream:
+            size = os.fstat(stream.fileno()).st_size
+            snapshot = cls.read(stream, size, path)
+            if stream.tell() != size:
+                raise DamagedFile(path, stream.tell(), why="it goes on after the end that its header announces")
+            return snapshot
+
+
+@contextlib.contextmanager
+def atomic(path: Path) -> Iterator[IO[bytes]]:
+    """Open a new file for writing that takes the place of `path` when it is complete; else nothing changes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
+    number = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        with open(number, "wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(draft, path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)  # the new name is on disk, too
+    finally:
+        os.close(folder)
+
+
+def _encode(value: Any, tensors: list[Tensor], depth: int) -> Any:
+    import torch
+
+    if depth > DEEPEST:
+        raise WrongCommand("a snapshot", why=f"its state is nested deeper than {DEEPEST}")
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else {"f": str(float(value))}
+    if isinstance(value, torch.Tensor):
+        tensors.append(value.detach().to("cpu").contiguous())
+        return {"t": len(tensors) - 1}
+    if isinstance(value, (bytes, bytearray)):
+        return {"b": bytes(value).hex()}
+    if isinstance(value, dict):
+        return {"d": [[_encode(k, tensors, depth + 1), _encode(v, tensors, depth + 1)] for k, v in value.items()]}
+    if isinstance(value, (list, tuple)):
+        return {"lu"[isinstance(value, tuple)]: [_encode(part, tensors, depth + 1) for part in value]}
+    if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:  # a number of numpy
+        return _encode(value.item(), tensors, depth)
+    raise WrongCommand(
+        f"a snapshot with a {type(value).__name__}",
+        why="it holds dicts, lists, tuples, numbers, texts, bytes and tensors, so that reading one runs no code",
+    )
+
+
+def _decode(node: Any, tensors: list[Tensor], depth: int) -> Any:
+    if not isinstance(node, dict):
+        if isinstance(node, list):
+            raise ValueError("a bare list")
+        return node
+    if depth > DEEPEST:
+        raise ValueError(f"nested deeper than {DEEPEST}")
+    ((kind, value),) = node.items()
+    if kind == "t":
+        if not isinstance(value, int) or value < 0:
+            raise ValueError(f"tensor {value}")
+        return tensors[value]
+    if kind == "f":
+        return float(value)
+    if kind == "b":
+        return bytes.fromhex(value)
+    if kind == "d":
+        return {_decode(k, tensors, depth + 1): _decode(v, tensors, depth + 1) for k, v in value}
+    parts = [_decode(part, tensors, depth + 1) for part in value]
+    return {"l": list, "u": tuple}[kind](parts)
+
+
+def _checked(content: Any) -> tuple[Any, list[tuple[str, list[int], int]]]:
+    if content["format"] != FORMAT:
+        raise ValueError(f"format {content['format']}, and this version reads {FORMAT}")
+    rows = [(str(dtype), [int(size) for size in shape], int(check)) for dtype, shape, check in content["tensors"]]
+    for dtype, shape, _ in rows:
+        if dtype not in _DTYPES or len(shape) > 64 or any(not 0 <= size < 1 << 48 for size in shape):
+            raise ValueError(f"a tensor of {dtype} {shape}")
+    return content["tree"], rows
+
+
+def _nbytes(dtype: str, shape: list[int]) -> int:
+    import torch
+
+    return math.prod(shape) * int(getattr(torch, dtype).itemsize)
+
+
+def _dtype_of(tensor: Tensor) -> str:
+    name = str(tensor.dtype).removeprefix("torch.")
+    if name not in _DTYPES:
+        raise WrongCommand(f"a snapshot with a tensor of {name}", why=f"it holds {', '.join(_DTYPES)}")
+    return name
+
+
+def _pieces(tensor: Tensor) -> Iterator[memoryview]:
+    import torch
+
+    flat = tensor.reshape(-1).view(torch.uint8).numpy().data if tensor.numel() else memoryview(b"")
+    for start in range(0, len(flat), _PIECE):
+        yield flat[start : start + _PIECE]
+
+
+def _checksum(tensor: Tensor) -> int:
+    value = 0
+    for piece in _pieces(tensor):
+        value = zlib.crc32(piece, value)
+    return value
+
+
+class _Reader:
+    """Reads exactly so many bytes, piece by piece, and knows the offset."""
+
+    def __init__(self, stream: IO[bytes], most: int, name: object) -> None:
+        self._stream, self._most, self._name, self.offset = stream, most, name, 0
+
+    def take(self, count: int) -> bytearray:
+        content = bytearray()
+        while len(content) < count:
+            piece = self._stream.read(min(_PIECE, count - len(content)))
+            if not piece:
+                lacking = count - len(content)
+                raise DamagedFile(self._name, self.offset, why=f"it ends there, and {lacking:,} more bytes were due")
+            content += piece
+            self.offset += len(piece)
+        return content
+
+    def tensor(self, dtype: str, shape: list[int], checksum: int, nbytes: int) -> Tensor:
+        import torch
+
+        start, content = self.offset, self.take(nbytes)
+        if zlib.crc32(content) != checksum:
+            raise DamagedFile(self._name, start, why="a tensor there does not have the checksum that was written")
+        kind = getattr(torch, dtype)
+        if not nbytes:
+            return torch.empty(shape, dtype=kind)
+        return torch.frombuffer(content, dtype=torch.uint8).view(kind).view(shape)
