@@ -1,0 +1,94 @@
+"""What the coordinator must remember after kill -9, in an SQLite file.
+
+A generation and a rollback are on disk before anybody hears of them (synchronous=FULL in WAL mode). The watermark of
+committed steps and incidents are written without waiting for the disk, because members report the watermark again.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from paceline.elastic.protocol import Group
+from paceline.errors import WrongCommand
+
+SCHEMA = """
+create table if not exists generation (number integer primary key, members text, fresh text, steps integer, at real);
+create table if not exists watermark (one integer primary key check (one = 1), generation integer, steps integer);
+create table if not exists rollback (at real, generation integer, from_steps integer, to_steps integer);
+create table if not exists incident (at real, text text);
+"""
+
+
+class Journal:
+    """The journal of one job; only its coordinator writes it."""
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        try:
+            self._file = sqlite3.connect(path, isolation_level=None)
+            self._file.execute("pragma journal_mode=wal")
+            self._file.executescript(SCHEMA)
+        except sqlite3.DatabaseError as problem:
+            raise WrongCommand(
+                f"the journal {path}", why=str(problem), remedy="another folder, or remove the file to begin anew"
+            ) from None
+
+    def begin(self, group: Group) -> None:
+        """Write a generation, and a rollback if it starts before steps that were committed; both are synced."""
+        steps = self.watermark()
+        self._file.execute("pragma synchronous=full")
+        self._file.execute("begin immediate")
+        row = (group.generation, json.dumps(group.members), json.dumps(group.fresh), group.steps, self._clock())
+        self._file.execute("insert into generation values (?, ?, ?, ?, ?)", row)
+        if group.steps < steps:
+            rollback = (self._clock(), group.generation, steps, group.steps)
+            self._file.execute("insert into rollback values (?, ?, ?, ?)", rollback)
+        self._mark(group.generation, group.steps)
+        self._file.execute("commit")
+
+    def mark(self, generation: int, steps: int) -> None:
+        """Write the watermark; it may be lost with the machine."""
+        self._file.execute("pragma synchronous=off")
+        self._mark(generation, steps)
+
+    def _mark(self, generation: int, steps: int) -> None:
+        self._file.execute("insert or replace into watermark values (1, ?, ?)", (generation, steps))
+
+    def note(self, incident: dict[str, Any]) -> None:
+        self._file.execute("pragma synchronous=off")
+        self._file.execute("insert into incident values (?, ?)", (self._clock(), json.dumps(incident)))
+
+    def last(self) -> Group | None:
+        """Return the last generation, or None in a new journal."""
+        row = self._file.execute("select * from generation order by number desc limit 1").fetchone()
+        return None if row is None else _group(row)
+
+    def groups(self) -> list[Group]:
+        return [_group(row) for row in self._file.execute("select * from generation order by number")]
+
+    def watermark(self) -> int:
+        """Return the committed steps, as far as they were written."""
+        row = self._file.execute("select steps from watermark").fetchone()
+        return int(row[0]) if row else 0
+
+    def rollbacks(self) -> list[tuple[int, int, int]]:
+        """Return generation, steps before and steps after of every rollback."""
+        rows = self._file.execute("select generation, from_steps, to_steps from rollback order by at")
+        return [(int(a), int(b), int(c)) for a, b, c in rows]
+
+    def incidents(self) -> Iterator[dict[str, Any]]:
+        for (text,) in self._file.execute("select text from incident order by at"):
+            yield json.loads(text)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _group(row: tuple[Any, ...]) -> Group:
+    number, members, fresh, steps, _ = row
+    return Group(int(number), tuple(json.loads(members)), int(steps), tuple(json.loads(fresh)))

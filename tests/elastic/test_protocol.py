@@ -1,0 +1,140 @@
+"""The elastic protocol under random schedules, and its rules one by one.
+
+`python -m tests.elastic.test_protocol 100000` is the long form: so many schedules for each way to move data.
+"""
+
+import sys
+
+import pytest
+
+from paceline.elastic.protocol import (
+    COMMIT,
+    LEAVE,
+    SKIP,
+    WAIT,
+    BrokenPromise,
+    Registry,
+    Report,
+    shares_of,
+    steps_that_count,
+    subtrees,
+    verdict_of,
+)
+from tests.elastic.simulator import STEPS, Violation, World
+
+
+def violations(seeds, **settings):
+    """Return the seeds that broke a promise, and how many schedules came to their end."""
+    broken, finished = [], 0
+    for seed in seeds:
+        world = World(seed, **settings)
+        try:
+            world.run()
+        except (Violation, BrokenPromise) as problem:
+            broken.append((seed, str(problem)))
+        finished += any(member.committed >= STEPS for member in world.members.values())
+    return broken, finished
+
+
+@pytest.mark.parametrize("rule", ["shm", "tcp"])
+def test_no_schedule_of_faults_breaks_a_promise(rule):
+    broken, finished = violations(range(1500), rule=rule)
+    assert not broken
+    assert finished > 1200  # the others lost all members, or ran out of events
+
+
+@pytest.mark.parametrize("off", ["fencing", "votes", "journal"])
+@pytest.mark.parametrize("rule", ["shm", "tcp"])
+def test_without_its_mechanism_a_promise_breaks(rule, off):
+    broken, _ = violations(range(400), rule=rule, **{off: False})
+    assert broken
+
+
+def test_a_step_commits_with_all_votes_and_without_a_fence():
+    assert verdict_of([True, True], [True, True], False) == COMMIT
+    assert verdict_of([True, True], [True, False], False) == SKIP
+    assert verdict_of([True, False], [True, True], False) == WAIT
+    assert verdict_of([True, False], [True, True], True) == LEAVE
+    assert verdict_of([True, True], [True, True], True) == LEAVE
+
+
+def test_one_who_saw_all_votes_is_enough_on_shm_and_all_must_have_the_result_on_tcp():
+    mixed = [Report("a", 1, 5, ready=True), Report("b", 1, 5, ready=False)]
+    assert steps_that_count("shm", mixed) == 6
+    assert steps_that_count("tcp", mixed) == 5
+    assert steps_that_count("tcp", [Report("a", 1, 6), Report("b", 1, 5, ready=True)]) == 6
+
+
+def formed(*reports, start=2, **settings):
+    registry = Registry(start=start, **settings)
+    for report in reports:
+        registry.arrive(report)
+    return registry, registry.form()
+
+
+def test_the_first_generation_waits_for_all_who_were_started():
+    registry, group = formed(Report("a"))
+    assert group is None
+    registry.arrive(Report("b"))
+    assert registry.form().members == ("a", "b")
+
+
+def test_a_newcomer_never_decides_and_is_never_the_source():
+    registry, _ = formed(Report("a"), Report("b"))
+    registry.arrive(Report("new", committed=99))
+    assert registry.wants_change
+    assert registry.form() is None
+    for name in ("a", "b"):
+        registry.arrive(Report(name, 1, 7))
+    group = registry.form()
+    assert (group.generation, group.members, group.steps, group.fresh) == (2, ("a", "b", "new"), 7, ("new",))
+
+
+def test_a_member_of_an_old_generation_comes_back_as_a_newcomer():
+    registry, _ = formed(Report("a"), Report("b"))
+    registry.arrive(Report("a", 1, 3, suspects=("b",)))
+    assert registry.form().members == ("a",)
+    registry.arrive(Report("b", 1, 4, ready=True))
+    registry.arrive(Report("a", 2, 9))
+    group = registry.form()
+    assert group.steps == 9
+    assert group.fresh == ("b",)
+
+
+def test_members_that_cannot_be_reached_are_not_replaced_but_dead_ones_are():
+    registry, _ = formed(Report("a"), Report("b"))
+    registry.arrive(Report("new"))
+    for name in ("a", "b"):
+        registry.lose(name, dead=False)
+    assert registry.form() is None
+    for name in ("a", "b"):
+        registry.lose(name, dead=True)
+    assert registry.form().members == ("new",)
+
+
+def test_more_than_the_maximum_wait_outside():
+    registry, group = formed(*(Report(name) for name in "abc"), start=3, maximum=2)
+    assert len(group.members) == 2
+    assert not registry.wants_change
+
+
+@pytest.mark.parametrize("members", range(1, 9))
+def test_shares_cover_all_shards_once_and_subtrees_cover_a_share(members):
+    shares = shares_of(8, members)
+    assert [shard for share in shares for shard in share] == list(range(8))
+    for share in shares:
+        trees = subtrees(share, 8)
+        assert [shard for tree in trees for shard in tree] == list(share)
+        for tree in trees:
+            assert len(tree) & (len(tree) - 1) == 0
+            assert tree.start % len(tree) == 0
+
+
+if __name__ == "__main__":
+    count = int(sys.argv[1])
+    for rule in ("shm", "tcp"):
+        broken, finished = violations(range(count), rule=rule)
+        print(f"{rule}: {count:,} schedules, {finished:,} trained to their end, {len(broken)} violations", flush=True)
+        if broken:
+            print(*broken[:10], sep="\n")
+            sys.exit(1)
