@@ -14,9 +14,10 @@ from pydantic import ValidationError
 from paceline.cli.help import HelpAll
 from paceline.cli.usage import number_wanted
 from paceline.cli.words import settings_of
+from paceline.cluster.hosts import slots_of
 from paceline.errors import UnknownName, WrongCommand, short
 from paceline.run.fields import Panel
-from paceline.run.run import Run, about, flag_of
+from paceline.run.run import Run, about, flag_of, hosts_of
 
 OUTPUT = Panel.OUTPUT.value
 
@@ -132,9 +133,16 @@ def run_from(values: Mapping[str, Any], words: Sequence[str] = (), given: Collec
     flags = {name: values[name] for name in given}
     settings.update(settings_of(words, lambda text: print(f"note: {text}", flush=True), flags))
     try:
-        return Run.model_validate(settings)
+        run = Run.model_validate(settings)
     except ValidationError as problem:
         raise wrong_value(problem) from None
+    return run if "workers" in given or run.workers != DEFAULTS.workers else _on_all_slots(run)
+
+
+def _on_all_slots(run: Run) -> Run:
+    """Without -np, named hosts get one worker for each of their slots."""
+    hosts = hosts_of(run)
+    return run.with_(workers=slots_of(hosts)) if hosts else run
 
 
 def wrong_value(problem: ValidationError, flags: Mapping[str, str] = {}) -> WrongCommand:

@@ -1,11 +1,13 @@
 """Create the comm of a process from its environment: its rank, where the ranks meet, which transport they can use.
 
-Works under paceline's launcher (ranks meet in a folder), under torchrun (in its store) and for a single process.
+Works under paceline's launchers (ranks meet in a folder, on several hosts in a store over TCP), under torchrun (in its
+store) and for a single process.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -16,9 +18,11 @@ from paceline.comm.claim import claim_turn
 from paceline.comm.rendezvous import FolderStore, MemoryStore, TextStore, TurnStore
 from paceline.comm.shm.memory import host_identity
 from paceline.comm.shm.queue import DEADLINE
+from paceline.comm.socketstore import open_store
 from paceline.errors import PeerLost, WrongCommand
 
 MOST = 1 << 20  # ranks
+TOKEN = "PACELINE_TOKEN"  # holds the token of a store that is served over TCP
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,8 @@ class Position:
     folder: Path | None  # where ranks meet under paceline's launcher
     servers: int = 0
     turn: int = 0  # how often this rank has joined before
+    meeting: str = ""  # tcp://ADDRESS:PORT of the store, in a job on several hosts
+    job: Path | None = None  # the folder of the job on this host
 
     @property
     def serves(self) -> bool:
@@ -57,8 +63,17 @@ def position(environ: Mapping[str, str]) -> Position:
             )
     if not 0 <= rank < size + servers:
         raise WrongCommand(f"RANK={rank} with WORLD_SIZE={size}", why="a rank lies between 0 and the size")
-    folder = environ.get("PACELINE_STORE")
-    return Position(rank, size, local, Path(folder) if folder else None, servers)
+    store, job = environ.get("PACELINE_STORE", ""), environ.get("PACELINE_JOB")
+    remote = store.startswith("tcp://")
+    return Position(
+        rank,
+        size,
+        local,
+        Path(store) if store and not remote else None,
+        servers,
+        meeting=store if remote else "",
+        job=Path(job) if job else None,
+    )
 
 
 def connect(where: Position, choice: str = "auto", deadline: float = DEADLINE, cuda: bool = False) -> Any:
@@ -83,19 +98,19 @@ def connect(where: Position, choice: str = "auto", deadline: float = DEADLINE, c
     nodes = tuple(hosts.index(host) for host in hosts)
     if choice == "auto":
         choice = "nccl" if cuda else "shm" if len(set(hosts)) == 1 else "gloo"
-    comm = _shm(where, store, hosts, deadline) if choice == "shm" else _torch(where, choice, nodes, deadline)
+    comm = _shm(where, store, hosts, deadline) if choice == "shm" else _torch(where, choice, nodes, deadline, store)
     comm.store = store  # claims of ranks must last as long as the job, and rank 0 may be the one that serves them
     return comm
 
 
-def _torch(where: Position, choice: str, nodes: tuple[int, ...], deadline: float) -> Any:
+def _torch(where: Position, choice: str, nodes: tuple[int, ...], deadline: float, store: TextStore) -> Any:
     from paceline.comm.service import PATIENCE
     from paceline.comm.torch.gloo import GlooComm
     from paceline.comm.torch.nccl import NcclComm
 
     cls = {"gloo": GlooComm, "nccl": NcclComm}[choice]
     patience = PATIENCE if where.serves else deadline
-    everybody = cls(where.rank, where.all, _torch_store(where, deadline), patience, nodes)
+    everybody = cls(where.rank, where.all, _torch_store(where, deadline, store), patience, nodes)
     if not where.servers:
         return _comparing(everybody, where)
     ranks = list(range(where.all))
@@ -105,9 +120,9 @@ def _torch(where: Position, choice: str, nodes: tuple[int, ...], deadline: float
 
 
 def _comparing(comm: Any, where: Position) -> Any:
-    """Make ranks compare their calls, and write these to the launcher's folder, which is the parent of its store."""
+    """Make ranks compare their calls, and write these to the folder of the job."""
     if comm.backend == "gloo" and comm.size > 1:
-        comm.compare_calls(where.folder.parent / f"rank-{where.rank}.call" if where.folder else None)
+        comm.compare_calls(where.job / f"rank-{where.rank}.call" if where.job else None)
     return comm
 
 
@@ -163,18 +178,40 @@ def _store(where: Position, deadline: float) -> TextStore:
         return MemoryStore()
     if where.folder is not None:
         return FolderStore(where.folder)
+    if where.meeting:
+        return open_store(where.meeting, os.environ.get(TOKEN, ""), deadline)
     return TorchStore(_outer_store(where, deadline))
 
 
-def _torch_store(where: Position, deadline: float) -> Any:
-    """Return a store for torch.distributed: a file in the launcher's folder, or a prefix of torchrun's store."""
+def _torch_store(where: Position, deadline: float, store: TextStore) -> Any:
+    """Return a store for torch.distributed: a file in the launcher's folder, one served by rank 0 for several hosts, or
+    a prefix of torchrun's store."""
     import torch.distributed as dist
 
+    if where.meeting and where.all > 1:
+        return _served_by_first(where, store, deadline)
     if where.folder is not None:
         return dist.FileStore(str(where.folder / f"torch-{where.turn}"), where.all)
     if where.all == 1:
         return dist.HashStore()
     return dist.PrefixStore(f"torch-{where.turn}", _outer_store(where, deadline))
+
+
+def _served_by_first(where: Position, store: TextStore, deadline: float) -> Any:
+    """Return torch's TCP store, served by rank 0 on the one address that other hosts use. It takes no token."""
+    import torch.distributed as dist
+
+    address, patience = os.environ["MASTER_ADDR"], timedelta(seconds=deadline)
+    if where.rank:
+        port = int(store.get("torch-port", deadline))
+        return dist.TCPStore(address, port, where.all, False, patience, wait_for_workers=False)
+    door = socket.create_server((address, 0), backlog=4096)
+    port = int(door.getsockname()[1])
+    served = dist.TCPStore(
+        address, port, where.all, True, patience, wait_for_workers=False, master_listen_fd=door.detach()
+    )
+    store.set("torch-port", str(port))
+    return served
 
 
 def _outer_store(where: Position, deadline: float) -> Any:

@@ -17,7 +17,7 @@ from paceline.cluster.job_folder import job_folder
 from paceline.measure.breakdown import breakdown, over_ranks
 from paceline.measure.clock import align
 from paceline.measure.communication import communication, task
-from paceline.measure.places import launcher_of, places_of
+from paceline.measure.places import for_workers, launcher_of, places_of
 from paceline.measure.record.figures import (
     Accuracy,
     Bytes,
@@ -63,7 +63,7 @@ def measure(
     composed = check(run)
     with job_folder() as folder, places_of(run) as places:
         network = places.measure()
-        (folder / "run.json").write_text(run.model_dump_json())
+        (folder / "run.json").write_text(for_workers(run).model_dump_json())
         argv = [sys.executable, "-m", "paceline.train.worker"]
         environ = environ_of(run, flops, watched)
         launcher = launcher_of(run)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
+from paceline.cluster.hosts import mapped, written
 from paceline.cluster.lab.lab import read_lab
 from paceline.cluster.lab.network import Network
 from paceline.cluster.lab.quota import Quota
@@ -14,8 +15,8 @@ from paceline.cluster.launchers._launcher import Launcher
 from paceline.cluster.seats import seats_on
 from paceline.measure.record.figures import NetworkPart, RequestedNetwork
 from paceline.run.compose.compose import servers_of
-from paceline.run.run import Run
-from paceline.types import HERE, Place, Seat
+from paceline.run.run import Run, hosts_of
+from paceline.types import HERE, Host, Place, Seat
 
 SECONDS = 0.5  # for measuring the links before the workers start
 
@@ -26,6 +27,7 @@ class Places:
     network: Network | None
     quota: Quota | None
     servers: int = 0
+    hosts: tuple[Host, ...] = ()  # of each rank, where the user named hosts
 
     @property
     def seats(self) -> tuple[Seat, ...]:
@@ -33,6 +35,8 @@ class Places:
         place = (lambda rank: Place()) if self.quota is None else self.quota.place
         if self.network is not None:
             return self.network.seats(self.workers, self.servers, place)
+        if self.hosts:
+            return seats_on(self.hosts, place)
         return seats_on([HERE] * (self.workers + self.servers), place)
 
     def measure(self) -> NetworkPart:
@@ -46,8 +50,18 @@ class Places:
 
 def launcher_of(run: Run) -> Launcher:
     """The launcher that a run names, or the one that its hosts need."""
-    launcher: Launcher = LAUNCHERS.make(run.launcher or "local")
+    launcher: Launcher = LAUNCHERS.make(run.launcher or ("ssh" if hosts_of(run) else "local"))
     return launcher
+
+
+def for_workers(run: Run) -> Run:
+    """The run as workers get it: files that name hosts are on this machine only, so their content goes along."""
+    hosts = hosts_of(run)
+    if not hosts:
+        return run
+    names = [host.name for host in hosts]
+    order = ",".join(str(names.index(host.name)) for host in mapped(hosts, run.workers, run.map_by))
+    return run.with_(hosts=written(hosts), hostfile=None, cluster_file=None, map_by=order)
 
 
 @contextmanager
@@ -56,4 +70,6 @@ def places_of(run: Run) -> Iterator[Places]:
         servers = servers_of(run)
         network = stack.enter_context(Network(read_lab(run.lab))) if run.lab else None
         quota = stack.enter_context(Quota(run.cpus, run.workers + servers)) if run.cpus else None
-        yield Places(run.workers, network, quota, servers)
+        known = hosts_of(run)
+        hosts = tuple(mapped(known, run.workers, run.map_by, servers)) if known else ()
+        yield Places(run.workers, network, quota, servers, hosts)

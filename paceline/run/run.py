@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Iterable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from paceline.cluster.hosts import mapped, read_cluster, read_hostfile, read_hosts
 from paceline.cluster.lab.lab import read_lab
+from paceline.cluster.seats import cluster_of, seats_on
 from paceline.errors import WrongCommand
 from paceline.run.fields import (
     LARGEST_NUMBER,
@@ -25,7 +29,7 @@ from paceline.run.fields import (
     Change,
     Kind,
 )
-from paceline.types import Cluster
+from paceline.types import Cluster, Host
 
 REFERENCES = ("ddp", "limit")  # raced against; not made of axes
 OLDER = {"compress": "compressor"}  # names that fields had in older records and scripts
@@ -79,7 +83,29 @@ class Run(BaseModel):
     profile: str | None = field(
         None, PLACE, "Plan messages with the layer times in this record or profile, instead of measuring them."
     )
-    launcher: str | None = field(None, LAUNCHER, "What starts the processes: local.", unset="local", changes=())
+    launcher: str | None = field(
+        None, LAUNCHER, "What starts the processes: local, ssh.", unset="local, or ssh with -H", changes=()
+    )
+    hosts: str | None = field(
+        None, LAUNCHER, "Hosts and how many workers each takes: a:4,b:4.", flags=("-H", "--hosts"), changes=()
+    )
+    hostfile: str | None = field(None, LAUNCHER, "File with one host per line: a:4, or a slots=4.", changes=())
+    cluster_file: str | None = field(
+        None,
+        LAUNCHER,
+        "TOML file with hosts, slots, interface, python, environ and more.",
+        flags=("--cluster",),
+        changes=(),
+    )
+    map_by: str = field(
+        "slot",
+        LAUNCHER,
+        "Fill hosts one after the other (slot), in turns (node), or as a file says (rankfile:FILE).",
+        changes=(),
+    )
+    network_interface: str | None = field(
+        None, LAUNCHER, "Network interface of every host for the exchange, such as eth1.", changes=()
+    )
     lab: str | None = field(
         None,
         LAUNCHER,
@@ -228,6 +254,8 @@ class Run(BaseModel):
     @property
     def cluster(self) -> Cluster:
         """Where ranks are: on one host, on hosts of a lab, or on pretended nodes (`2x4` is two of four ranks each)."""
+        if self.hosts or self.hostfile or self.cluster_file:
+            return cluster_of(seats_on(mapped(hosts_of(self), _countable(max(1, self.workers)), self.map_by)))
         if self.nodes is not None and self.lab is None:
             count, _, each = self.nodes.partition("x")
             if not (count.isdecimal() and each.isdecimal() and len(count) + len(each) < 20):
@@ -250,6 +278,24 @@ class Run(BaseModel):
     def samples_per_step(self) -> int:
         """Samples of all workers per update."""
         return self.per_worker * self.workers * self.accumulate
+
+
+def hosts_of(run: Run) -> tuple[Host, ...]:
+    """The hosts of a run as one of its three flags names them; none if it runs on this machine."""
+    given = [name for name in ("hosts", "hostfile", "cluster_file") if getattr(run, name)]
+    if len(given) > 1:
+        raise WrongCommand(f"{flags_of(given)}", why="each of them names the hosts", remedy=f"give {flag_of(given[0])}")
+    if run.hosts:
+        hosts = read_hosts(run.hosts)
+    elif run.hostfile:
+        hosts = read_hostfile(Path(run.hostfile))
+    elif run.cluster_file:
+        hosts = read_cluster(Path(run.cluster_file))
+    else:
+        return ()
+    if run.network_interface:
+        hosts = tuple(replace(host, interface=run.network_interface) for host in hosts)
+    return hosts
 
 
 def about(name: str) -> About:

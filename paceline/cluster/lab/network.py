@@ -81,6 +81,14 @@ class Network:
             [self.host(node) for node in nodes], lambda rank: Place(self.prefix(nodes[rank])).inside(place(rank))
         )
 
+    def cut(self, host: int) -> None:
+        """Take the link of a host down at the switch, as a pulled cable does."""
+        switch_port(f"{self._name}-switch", host, "down")
+
+    def heal(self, host: int) -> None:
+        """Put the link of a host up again."""
+        switch_port(f"{self._name}-switch", host, "up")
+
     def received(self) -> list[int]:
         """Return the bytes that each host's interface has received so far."""
         return [self._counters(host)["rx"]["bytes"] for host in range(self.lab.hosts)]
@@ -154,6 +162,10 @@ class Network:
 
     def _remove(self) -> None:
         _remove_all(name for name in _names() if name.startswith(self._name + "-"))
+
+
+def switch_port(switch: str, host: int, state: str) -> None:
+    _batch("ip", switch, [f"link set port{host} {state}"])
 
 
 def shaping(interface: str, lab: Lab) -> list[str]:

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from paceline.cluster.hosts import written
 from paceline.cluster.machine import Machine
 from paceline.errors import BadMember, PacelineError, UnknownName, WrongCommand, short
 from paceline.menu.grammar import parse
 from paceline.run.fields import THREADS
-from paceline.run.run import AXES, SHAPES, Run, about, flag_of
+from paceline.run.run import AXES, SHAPES, Run, about, flag_of, hosts_of
 from paceline.workload import sources
 from paceline.workload.computes import MENU as COMPUTE
 from paceline.workload.layouts import read as read_layouts
@@ -126,6 +127,25 @@ def _lab(run: Run, machine: Machine) -> Iterator[PacelineError]:
         yield WrongCommand("--comm shm with --lab", why="hosts of a lab share no memory", remedy="--comm gloo")
 
 
+def _hosts(run: Run, machine: Machine) -> Iterator[PacelineError]:
+    """What does not go together with hosts that the user names."""
+    known = hosts_of(run)
+    if not known:
+        return
+    shown = f"{flag_of('hosts')} {written(known)}"
+    for name, why in (
+        ("lab", "both say where ranks are"),
+        ("nodes", "both say where ranks are"),
+        ("cpus", "a share of a core is set up on this machine only"),
+    ):
+        if getattr(run, name) is not None:
+            yield WrongCommand(f"{flag_of(name)} {getattr(run, name)} beside {shown}", why=why, remedy="leave one out")
+    if run.launcher is not None and parse(run.launcher).word == "local":
+        yield WrongCommand(f"--launcher local beside {shown}", why="it starts on this machine only", remedy="ssh")
+    if run.comm == "shm" and run.cluster.count > 1:
+        yield WrongCommand(f"--comm shm beside {shown}", why="hosts share no memory", remedy="--comm auto")
+
+
 def _compute_fits(run: Run, machine: Machine) -> Iterator[PacelineError]:
     with suppress(UnknownName, BadMember):  # told with the other words
         compute, real = COMPUTE.make(run.compute), run.precision == "fp32" and not run.compile
@@ -201,6 +221,7 @@ def _is_number(word: str) -> bool:
 CHECKS: tuple[RunCheck, ...] = (
     nodes,
     _lab,
+    _hosts,
     _source_fits,
     _compute_fits,
     _model_takes_shapes,
