@@ -6,7 +6,7 @@
         criterion(model(x), y).backward()
         pace.step()
 
-Works in a single process, under `paceline run`, and under torchrun.
+Works in a single process, under `paceline run`, torchrun, mpirun and srun.
 """
 
 from __future__ import annotations
@@ -203,6 +203,8 @@ def join(*, comm: str | None = None, deadline: float | None = None) -> Worker:
     """
     launched = _launched()
     where = position(os.environ)
+    if where.first is not None and where.rank == 0:
+        print(f"paceline: {where.started_by}", file=sys.stderr, flush=True)
     device = find(where.local_rank)
     chosen = launched.get("comm") or comm or "auto"
     if launched.get("strategy") == "ddp" and chosen == "auto" and device.kind == "cpu":

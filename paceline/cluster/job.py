@@ -55,14 +55,18 @@ class LocalJob:
         """Return the pid of each rank."""
         return {worker.rank: worker.pid for worker in self._workers}
 
-    def launch(self, rank: int, argv: Sequence[str], environ: Mapping[str, str], host: str = "") -> None:
+    def launch(
+        self, rank: int, argv: Sequence[str], environ: Mapping[str, str], host: str = "", foreground: bool = False
+    ) -> None:
         """Start one more worker; `host` is the name that messages about it use."""
         self._hosts[rank] = host
         self._output.open(rank)
         self._secrets = self._secrets or secrets_of(environ)
         full = {**environ, **self._guard.environ}
         self._guard.expect()
-        worker = WorkerProcess(rank, argv, full, lambda stream, block: self._output.put(rank, stream, block))
+        worker = WorkerProcess(
+            rank, argv, full, lambda stream, block: self._output.put(rank, stream, block), foreground=foreground
+        )
         self._workers.append(worker)
         self._guard.add(worker.pid)
 

@@ -23,11 +23,15 @@ PassOn = Callable[[str, bytes], None]
 class WorkerProcess:
     """A worker process. `status` is None while it runs, then its exit code, or minus the signal that killed it."""
 
-    def __init__(self, rank: int, argv: Sequence[str], environ: Mapping[str, str], pass_on: PassOn) -> None:
+    def __init__(
+        self, rank: int, argv: Sequence[str], environ: Mapping[str, str], pass_on: PassOn, *, foreground: bool = False
+    ) -> None:
+        """Start it. In the foreground it has the terminal: its keyboard, and Ctrl-C."""
         self.rank = rank
+        self._terminal = Terminal() if foreground else None
         self.status: int | None = None
         self._tails = {"stdout": Tail(), "stderr": Tail()}
-        self._process = _spawn(argv, environ)
+        self._process = _spawn(argv, environ, self._terminal)
         self.pid = self._process.pid
         try:
             self.pidfd = os.pidfd_open(self.pid)
@@ -35,7 +39,7 @@ class WorkerProcess:
             self.send(signal.SIGKILL)
             self._process.communicate()
             raise
-        self.pipes = (self._lines("stdout", pass_on), self._lines("stderr", pass_on))
+        self.pipes = () if foreground else (self._lines("stdout", pass_on), self._lines("stderr", pass_on))
 
     @property
     def running(self) -> bool:
@@ -71,6 +75,8 @@ class WorkerProcess:
         for lines in self.pipes:
             lines.close()
         os.close(self.pidfd)
+        if self._terminal is not None:
+            self._terminal.take_back()
 
     def group_is_gone(self) -> bool:
         """Return whether the process group is empty; call it after close(). Zombies do not count."""
@@ -79,6 +85,8 @@ class WorkerProcess:
         except (ProcessLookupError, PermissionError):
             return True
         return not any(_lives_in(self.pid, stat) for stat in Path("/proc").glob("[0-9]*/stat"))
+
+    pipes: tuple[Lines, ...]
 
     def _lines(self, stream: str, pass_on: PassOn) -> Lines:
         pipe = getattr(self._process, stream)
@@ -98,8 +106,46 @@ def _lives_in(group: int, stat: Path) -> bool:
     return int(its_group) == group and state not in "ZX"
 
 
-def _spawn(argv: Sequence[str], environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
+class Terminal:
+    """The terminal of this process, lent to a worker that runs in the foreground."""
+
+    def __init__(self) -> None:
+        try:
+            self._fd = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            self._fd = -1  # there is none, as in a batch job
+
+    def lend(self, group: int) -> None:
+        self._give(group)
+
+    def take_back(self) -> None:
+        self._give(os.getpgrp())
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _give(self, group: int) -> None:
+        if self._fd < 0:
+            return
+        before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # else a process in the background would be stopped
+        try:
+            os.tcsetpgrp(self._fd, group)
+        except OSError:
+            pass
+        finally:
+            signal.signal(signal.SIGTTOU, before)
+
+
+def _in_foreground(argv: Sequence[str], environ: Mapping[str, str], terminal: Terminal) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(list(argv), env=dict(environ), preexec_fn=os.setpgrp)
+    terminal.lend(process.pid)
+    return process
+
+
+def _spawn(argv: Sequence[str], environ: Mapping[str, str], terminal: Terminal | None) -> subprocess.Popen[bytes]:
     try:
+        if terminal is not None:
+            return _in_foreground(argv, environ, terminal)
         return subprocess.Popen(
             list(argv),
             env=dict(environ),

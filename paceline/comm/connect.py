@@ -1,7 +1,7 @@
 """Create the comm of a process from its environment: its rank, where the ranks meet, which transport they can use.
 
 Works under paceline's launchers (ranks meet in a folder, on several hosts in a store over TCP), under torchrun (in its
-store) and for a single process.
+store), under mpirun and srun (in a store of rank 0) and for a single process.
 """
 
 from __future__ import annotations
@@ -19,9 +19,12 @@ from paceline.comm.rendezvous import FolderStore, MemoryStore, TextStore, TurnSt
 from paceline.comm.shm.memory import host_identity
 from paceline.comm.shm.queue import DEADLINE
 from paceline.comm.socketstore import open_store
+from paceline.comm.starters import starter_of
 from paceline.errors import PeerLost, WrongCommand
 
 MOST = 1 << 20  # ranks
+DEBUG = "PACELINE_DEBUG"  # set by the launcher debug: no wait has a deadline
+ENDLESS = 10_000_000.0  # seconds
 TOKEN = "PACELINE_TOKEN"  # holds the token of a store that is served over TCP
 
 
@@ -37,6 +40,8 @@ class Position:
     turn: int = 0  # how often this rank has joined before
     meeting: str = ""  # tcp://ADDRESS:PORT of the store, in a job on several hosts
     job: Path | None = None  # the folder of the job on this host
+    started_by: str = ""
+    first: tuple[str, int] | None = None  # where rank 0 listens, if a program without a store started the ranks
 
     @property
     def serves(self) -> bool:
@@ -48,7 +53,9 @@ class Position:
 
 
 def position(environ: Mapping[str, str]) -> Position:
-    """Read RANK, WORLD_SIZE and LOCAL_RANK as torchrun sets them; without them the job has one rank."""
+    """Read the rank of this process from the variables of whoever started it; without any the job has one rank."""
+    starter = starter_of(environ)
+    environ = starter.variables
     try:
         rank, size = int(environ.get("RANK", 0)), int(environ.get("WORLD_SIZE", 1))
         local, servers = int(environ.get("LOCAL_RANK", rank)), int(environ.get("PACELINE_SERVERS", 0))
@@ -73,6 +80,8 @@ def position(environ: Mapping[str, str]) -> Position:
         servers,
         meeting=store if remote else "",
         job=Path(job) if job else None,
+        started_by=str(starter),
+        first=(starter.address, starter.port) if starter.port else None,
     )
 
 
@@ -82,6 +91,7 @@ def connect(where: Position, choice: str = "auto", deadline: float = DEADLINE, c
     In a job with servers, a worker's comm reaches them through `service`, and a server gets an Attendant.
     The CUDA path has not been run on a GPU yet.
     """
+    deadline = ENDLESS if DEBUG in os.environ else deadline
     if cuda and choice in ("shm", "gloo"):
         raise WrongCommand(
             f"--comm {choice}",
@@ -220,6 +230,8 @@ def _outer_store(where: Position, deadline: float) -> Any:
 
     if dist.is_initialized():
         return dist.PrefixStore("paceline", dist.distributed_c10d._get_default_store())
+    if where.first is not None:
+        return dist.PrefixStore("paceline", _at_first(where, where.first, deadline))
     if "MASTER_ADDR" not in os.environ:
         raise WrongCommand(
             f"WORLD_SIZE={where.size} without MASTER_ADDR",
@@ -234,6 +246,26 @@ def _outer_store(where: Position, deadline: float) -> Any:
         address = f"{os.environ['MASTER_ADDR']}:{os.environ.get('MASTER_PORT', '')}"
         raise PeerLost(f"rank {where.rank} cannot reach the others at {address}", why=first_line(problem)) from None
     return dist.PrefixStore("paceline", store)
+
+
+def _at_first(where: Position, place: tuple[str, int], deadline: float) -> Any:
+    """Return torch's TCP store at rank 0, under a program that gives ranks but no store."""
+    import torch.distributed as dist
+
+    address, port = place
+    patience = timedelta(seconds=deadline)
+    try:
+        if where.rank:
+            return dist.TCPStore(address, port, where.all, False, patience, wait_for_workers=False)
+        door = socket.create_server((address if address.startswith("127.") else "", port), backlog=4096)
+    except (OSError, dist.DistError) as problem:
+        text = str(problem).strip().splitlines()[0]
+        raise PeerLost(
+            f"{where.started_by}: they cannot meet", why=text, remedy="set MASTER_ADDR and MASTER_PORT for all ranks"
+        ) from None
+    return dist.TCPStore(
+        address, port, where.all, True, patience, wait_for_workers=False, master_listen_fd=door.detach()
+    )
 
 
 class TorchStore:

@@ -84,7 +84,7 @@ class Run(BaseModel):
         None, PLACE, "Plan messages with the layer times in this record or profile, instead of measuring them."
     )
     launcher: str | None = field(
-        None, LAUNCHER, "What starts the processes: local, ssh.", unset="local, or ssh with -H", changes=()
+        None, LAUNCHER, "What starts the processes: local, debug, ssh.", unset="local, or ssh with -H", changes=()
     )
     hosts: str | None = field(
         None, LAUNCHER, "Hosts and how many workers each takes: a:4,b:4.", flags=("-H", "--hosts"), changes=()

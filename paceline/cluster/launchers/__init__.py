@@ -2,4 +2,4 @@
 
 from paceline.menu.menu import Menu
 
-MENU = Menu("launcher", {"local": ".local:Local", "ssh": ".ssh:Ssh"}, package=__name__)
+MENU = Menu("launcher", {"local": ".local:Local", "ssh": ".ssh:Ssh", "debug": ".debug:Debug"}, package=__name__)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import shutil
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -44,6 +44,20 @@ class Local(Member):
         seats: Sequence[Seat] = (),
     ) -> LocalJob:
         """Start the processes. The place of a seat says how: for example on a host of a lab."""
+        return self._started(argv, workers, folder, environ, prefix, on_line, servers, seats)
+
+    def _started(
+        self,
+        argv: Sequence[str],
+        workers: int,
+        folder: Path,
+        environ: Mapping[str, str],
+        prefix: bool,
+        on_line: OnLine | None,
+        servers: int,
+        seats: Sequence[Seat],
+        foreground: Collection[int] = (),
+    ) -> LocalJob:
         check_command(argv, workers)
         seats = seats or seats_here(workers + servers)
         folder = prepare(folder.absolute(), workers + servers)
@@ -61,7 +75,7 @@ class Local(Member):
                     folder=str(folder),
                     sharing=workers,
                 )
-                job.launch(seat.rank, [*seat.place.prefix, *argv], variables, host=seat.host.name)
+                job.launch(seat.rank, [*seat.place.prefix, *argv], variables, seat.host.name, seat.rank in foreground)
         except BaseException:
             job.stop()
             raise
