@@ -323,6 +323,8 @@ class Rule(Protocol):
         """Whether training ends where one process on all batches ends."""
 
     @property
+    def bound(self) -> int | None: ...
+    @property
     def intervals(self) -> tuple[int, ...]:
         """Steps between two exchanges, one number for each kind of exchange."""
 

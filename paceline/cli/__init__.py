@@ -134,5 +134,5 @@ def complain(problem: PacelineError) -> None:
 
 
 def _with_try(text: str) -> str:
-    what, found, remedy = text.partition(". try: ")
-    return f"{what}\n  try: {remedy}" if found else what
+    what, mark, remedy = text.partition(". try: ")
+    return f"{what}\n  try: {remedy}" if mark else what

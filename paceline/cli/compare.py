@@ -45,16 +45,16 @@ def compare(a: Side, b: Side, runs: o.Runs = Path("runs"), json: o.JsonFile = No
 
     if json is not None:
         check_writable(json)
-    found = work(starts(a, runs), starts(b, runs))
-    for line in spoken(found):
+    comparison = work(starts(a, runs), starts(b, runs))
+    for line in spoken(comparison):
         print(line)
     if json is not None:
         values = {
-            "first": [record.id for record in found.first],
-            "second": [record.id for record in found.second],
-            "ratio": asdict(found.ratio),
-            "differs": found.differs,
-            "differences": [asdict(difference) for difference in found.differences],
+            "first": [record.id for record in comparison.first],
+            "second": [record.id for record in comparison.second],
+            "ratio": asdict(comparison.ratio),
+            "differs": comparison.differs,
+            "differences": [asdict(difference) for difference in comparison.differences],
         }
         write(json, jsons.dumps(values, indent=1) + "\n")
 
@@ -62,8 +62,8 @@ def compare(a: Side, b: Side, runs: o.Runs = Path("runs"), json: o.JsonFile = No
 def starts(text: str, runs: Path) -> list[Record]:
     """The records that one side names, each once."""
     words = [text] if os.path.exists(text) else text.split(",")
-    found = [record for word in words for record in _named(word, runs)]
-    return list({record.id: record for record in found}.values())
+    records = [record for word in words for record in _named(word, runs)]
+    return list({record.id: record for record in records}.values())
 
 
 def _named(word: str, runs: Path) -> list[Record]:
@@ -77,19 +77,19 @@ def _named(word: str, runs: Path) -> list[Record]:
     return [stored.record for stored in store.records]
 
 
-def spoken(found: Comparison) -> Iterator[str]:
-    yield from (_side("A", found.first), _side("B", found.second))
-    yield f"A / B   {plain(found.ratio, 3)}   {_meaning(found)}"
-    if found.starts > 1:
-        yield f"        95 % interval over {len(found.first)} and {len(found.second)} starts"
-    if found.differs is None:
+def spoken(comparison: Comparison) -> Iterator[str]:
+    yield from (_side("A", comparison.first), _side("B", comparison.second))
+    yield f"A / B   {plain(comparison.ratio, 3)}   {_meaning(comparison)}"
+    if comparison.starts > 1:
+        yield f"        95 % interval over {len(comparison.first)} and {len(comparison.second)} starts"
+    if comparison.differs is None:
         yield "        Starts differ by more than what one of them shows inside. For a verdict:"
         yield f"        paceline race, or {ENOUGH} runs of each: paceline compare ID,ID,... ID,ID,..."
     yield ""
-    if not found.differences:
+    if not comparison.differences:
         yield "Nothing else differs: same run, same versions, same machine."
         return
-    rows = [(d.what, clipped(d.first, 24), clipped(d.second, 24)) for d in found.differences]
+    rows = [(d.what, clipped(d.first, 24), clipped(d.second, 24)) for d in comparison.differences]
     yield from table(("differs", "A", "B"), rows)
 
 
@@ -102,10 +102,10 @@ def _side(letter: str, records: Sequence[Record]) -> str:
     return clipped(f"{letter}       {name}  {rate}{kind}: {what}", 80)
 
 
-def _meaning(found: Comparison) -> str:
-    if found.starts == 1:
-        both = len(found.first) == len(found.second)
+def _meaning(comparison: Comparison) -> str:
+    if comparison.starts == 1:
+        both = len(comparison.first) == len(comparison.second)
         return f"one start of {'each' if both else 'a side'} gives no verdict"
-    if found.differs is None:
+    if comparison.differs is None:
         return f"too few starts to tell: {ENOUGH} of each are needed"
-    return "a difference" if found.differs else "no difference that these starts can show"
+    return "a difference" if comparison.differs else "no difference that these starts can show"

@@ -56,10 +56,10 @@ def _is_wanted(stored: Stored, *, failed: bool, model: str | None) -> bool:
     return (not failed or record.verdict == "failed") and (model is None or model in record.run.model)
 
 
-def _by_race(found: Iterable[Stored], runs: Path) -> list[list[Stored]]:
+def _by_race(records: Iterable[Stored], runs: Path) -> list[list[Stored]]:
     """Records of one race together, at the place of its newest; the others alone."""
     lines: dict[Path, list[Stored]] = {}
-    for stored in found:
+    for stored in records:
         folder = stored.path.parent
         raced = stored.record.race and folder.resolve() != runs.resolve()
         lines.setdefault(folder if raced else stored.path, []).append(stored)

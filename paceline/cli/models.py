@@ -39,9 +39,9 @@ def models(
         raise WrongCommand(
             "flags without a model", why="not every model takes them", remedy="paceline models resnet50 ..."
         )
-    found = [asdict(description) for description in chosen]
+    described = [asdict(description) for description in chosen]
     if json is not None:
-        write(json, jsons.dumps(found, indent=1) + "\n")
+        write(json, jsons.dumps(described, indent=1) + "\n")
     head = ("model", "unit", "parameters", "tensors", "MB", "GFLOPs")
     rows = [
         (
@@ -52,7 +52,7 @@ def models(
             f"{row['bytes'] / 1e6:.1f}",
             f"{row['flops_per_sample'] / 1e9:.2f}",
         )
-        for row in found
+        for row in described
     ]
     for line in table(head, rows):
         print(line)

@@ -97,10 +97,10 @@ def takes_run(names: Iterable[str] = tuple(Run.model_fields), **changes: Changed
         own = inspect.signature(verb, eval_str=True).parameters
 
         @functools.wraps(verb)
-        def called(**given: Any) -> None:
-            given.pop("help_all", None)
-            values = {option.name: given.pop(option.name) for option in made}
-            verb(**given, values=values)
+        def called(**options: Any) -> None:
+            options.pop("help_all", None)
+            values = {option.name: options.pop(option.name) for option in made}
+            verb(**options, values=values)
 
         rest = [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in own.values()]
         first = next(k for k, option in enumerate(rest) if option.name == "values")
@@ -117,7 +117,7 @@ DEFAULTS = Run()
 LOCATIONS = {"gpu": "fake(device)", "cpu": "fake(cpu)"}
 
 
-def run_from(values: Mapping[str, Any], words: Sequence[str] = (), given: Collection[str] = ()) -> Run:
+def run_from(values: Mapping[str, Any], words: Sequence[str] = (), chosen: Collection[str] = ()) -> Run:
     """A Run from flags and `key=value` words; pydantic's complaints become ours.
 
     `given` are the flags that stand on the command line: a word must not say something else.
@@ -130,7 +130,7 @@ def run_from(values: Mapping[str, Any], words: Sequence[str] = (), given: Collec
         settings["source"] = LOCATIONS[location]
     if values.get("use_fp16"):
         settings["precision"] = "fp16"
-    flags = {name: values[name] for name in given}
+    flags = {name: values[name] for name in chosen}
     settings.update(settings_of(words, lambda text: print(f"note: {text}", flush=True), flags))
     try:
         run = Run.model_validate(settings)

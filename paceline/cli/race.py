@@ -143,11 +143,11 @@ def _plan(context: typer.Context, values: dict[str, Any]) -> Any:
     from paceline.race.script import left_out, script_suite
     from paceline.race.suite import Suite, read_suite
 
-    given = {name: values[name] for name in values if _was_given(context, name)}
-    raced = read_suite(values["suite"]) if values["suite"] else Suite.model_validate(_defaults(given))
+    chosen = {name: values[name] for name in values if _was_given(context, name)}
+    raced = read_suite(values["suite"]) if values["suite"] else Suite.model_validate(_defaults(chosen))
     script = list(context.obj or ())
     ignored = left_out(raced) if script and values["suite"] else []
-    changes, common = _changes(given), {name: given[name] for name in COMMON if name in given}
+    changes, common = _changes(chosen), {name: chosen[name] for name in COMMON if name in chosen}
     if values["quick"]:
         usual = {name: QUICK[name] for name in ("rounds", "reference_rounds", "minutes")}
         changes = {**usual, **({} if values["suite"] else {"batch_sizes": [QUICK_BATCH]}), **changes}
@@ -157,33 +157,33 @@ def _plan(context: typer.Context, values: dict[str, Any]) -> Any:
     except ValidationError as problem:
         raise o.wrong_value(problem, {"batch_sizes": flag_of("batch_size")}) from None
     if script:
-        _nothing_of_the_script(given)
+        _nothing_of_the_script(chosen)
         raced = script_suite(raced, script)
     if ignored:
         print(f"note: the script chooses model, data and steps itself; not used: {', '.join(ignored)}", file=sys.stderr)
     return plan(raced, script=script)
 
 
-def _changes(given: dict[str, Any]) -> dict[str, Any]:
+def _changes(chosen: dict[str, Any]) -> dict[str, Any]:
     """What flags say about the race itself."""
     from paceline.race.contenders import split
 
-    changes: dict[str, Any] = {name: given[name] for name in ("rounds", "minutes", "seed") if name in given}
+    changes: dict[str, Any] = {name: chosen[name] for name in ("rounds", "minutes", "seed") if name in chosen}
     kinds = {"models": ("model", str), "workers": ("workers", int), "batch_sizes": ("batch_size", int)}
     for field, (flag, kind) in kinds.items():
-        if flag in given:
-            changes[field] = [_whole(flag, word, kind) for word in split(given[flag])]
-    named = [*split(given.get("strategies", "")), *given.get("contender", ())]
+        if flag in chosen:
+            changes[field] = [_whole(flag, word, kind) for word in split(chosen[flag])]
+    named = [*split(chosen.get("strategies", "")), *chosen.get("contender", ())]
     if named:
         changes["contenders"] = named
     _at_least_one(changes)
     return changes
 
 
-def _defaults(given: dict[str, Any]) -> dict[str, Any]:
+def _defaults(chosen: dict[str, Any]) -> dict[str, Any]:
     """The race without flags; a model of the user's own choice gets no image size of ours, nor do files."""
     common = {name: USUAL[name] for name in ("steps", "warmup", "repeats")}
-    own = "model" in given or not given.get("source", o.DEFAULTS.source).startswith("fake")
+    own = "model" in chosen or not chosen.get("source", o.DEFAULTS.source).startswith("fake")
     return {"rounds": USUAL["rounds"], "run": common if own else {**common, "image_size": 32}}
 
 
@@ -203,10 +203,10 @@ def _at_least_one(changes: dict[str, Any]) -> None:
                 raise WrongCommand(f"{flag} {value}", why=f"at least 1 {unit} is needed")
 
 
-def _nothing_of_the_script(given: dict[str, Any]) -> None:
+def _nothing_of_the_script(chosen: dict[str, Any]) -> None:
     from paceline.race.script import TAKEN
 
-    foreign = [name for name in (*COMMON, "model", "batch_size") if name in given and name not in TAKEN]
+    foreign = [name for name in (*COMMON, "model", "batch_size") if name in chosen and name not in TAKEN]
     if foreign:
         why = "the script chooses model, data and steps itself"
         raise WrongCommand(f"{flags_of(foreign)} with a script", why=why, remedy="leave it out")

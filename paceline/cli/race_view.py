@@ -33,7 +33,7 @@ class RaceView:
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(file=sys.stderr)
         self._live = Live(console=self._console, refresh_per_second=4) if self._console.is_terminal else None
-        self._told = False
+        self._announced = False
 
     def __enter__(self) -> RaceView:
         if self._live is not None:
@@ -56,8 +56,9 @@ class RaceView:
             self._live.update(picture(race, None))
         else:
             self._line(race, cell, record)
-        if not self._told and not any(c.round == cell.round and c.name not in race.records for c in race.plan.cells):
-            self._told = True
+        left = (c for c in race.plan.cells if c.round == cell.round and c.name not in race.records)
+        if not self._announced and not any(left):
+            self._announced = True
             for line in in_time(race):
                 self._console.print(Text(line), soft_wrap=True)
 

@@ -32,9 +32,9 @@ def report(
     from paceline.report.report import report as work
 
     check_writable(out, "--out")
-    found, skipped = gather(records or [], runs)
-    path = work(found, out, title=title, skipped=skipped, charts=charts)
+    stored, skipped = gather(records or [], runs)
+    path = work(stored, out, title=title, skipped=skipped, charts=charts)
     name_skipped(skipped)
-    print(f"{len(found)} record(s): {path} ({size(path.stat().st_size)})")
+    print(f"{len(stored)} record(s): {path} ({size(path.stat().st_size)})")
     if charts is not None:
         print(f"charts: {charts}")

@@ -56,13 +56,13 @@ def reproduce(
     if json is not None:
         check_writable(json)
     problems = measure_missing(name, runs, quick=quick, starts=starts, on_run=_tell) if measure else []
-    found = work(name, runs)
-    for line in spoken(found):
+    reproduction = work(name, runs)
+    for line in spoken(reproduction):
         print(line)
     for problem in problems:
         print(f"failed: {problem}", file=sys.stderr)
     if json is not None:
-        write(json, jsons.dumps(values(found), indent=1) + "\n")
+        write(json, jsons.dumps(values(reproduction), indent=1) + "\n")
     if problems:
         raise typer.Exit(1)
 
@@ -71,22 +71,23 @@ def _tell(run: Any, number: int, count: int) -> None:
     print(f"{number}/{count} {run.text}", file=sys.stderr, flush=True)
 
 
-def spoken(found: Reproduction) -> Iterator[str]:
+def spoken(reproduction: Reproduction) -> Iterator[str]:
     """Everything as lines of at most 80 columns."""
-    yield from _wrapped(found.published["title"])
-    if "hardware" in found.published:
-        yield from _wrapped(f"there: {found.published['hardware']}")
-    for sheet in found.sheets:
+    yield from _wrapped(reproduction.published["title"])
+    if "hardware" in reproduction.published:
+        yield from _wrapped(f"there: {reproduction.published['hardware']}")
+    for sheet in reproduction.sheets:
         yield ""
         yield from _sheet(sheet)
-    for title, lines in (("Conclusions", found.judged), ("Published, and contradicting itself", found.notes)):
+    sections = {"Conclusions": reproduction.judged, "Published, and contradicting itself": reproduction.notes}
+    for title, lines in sections.items():
         if lines:
             yield ""
             yield title
             yield from (line for text in lines for line in _wrapped(text, "- "))
-    if found.facts:
+    if reproduction.facts:
         yield ""
-        yield from (line for what, text in found.facts for line in _wrapped(f"{what}: {text}", "- "))
+        yield from (line for what, text in reproduction.facts for line in _wrapped(f"{what}: {text}", "- "))
 
 
 def _sheet(filled: Filled) -> Iterator[str]:
@@ -143,7 +144,7 @@ def _column(filled: Filled, k: int) -> list[str]:
     """One figure as lines of the same length: its name, then there and here for every row."""
     reasons, figures = filled.reasons, [(cell, cell.row.figures[k]) for cell in filled.cells]
     here = [
-        f"({reasons.index(why) + 1})" if (why := cell.untold(figure)) else _told(cell.told(figure))
+        f"({reasons.index(why) + 1})" if (why := cell.missing(figure)) else _short(cell.value(figure))
         for cell, figure in figures
     ]
     sides = [["here", *here]]
@@ -160,7 +161,7 @@ def _printed(value: float | str | None) -> str:
     return "-" if value is None else value if isinstance(value, str) else f"{value:g}"
 
 
-def _told(value: float | str | None) -> str:
+def _short(value: float | str | None) -> str:
     """A figure of ours in at most six characters."""
     if value is None or isinstance(value, str):
         return value or ""
@@ -172,11 +173,12 @@ def _wrapped(text: str, bullet: str = "") -> list[str]:
     return textwrap.wrap(text, WIDTH, initial_indent=bullet, subsequent_indent=indent, break_on_hyphens=False)
 
 
-def values(found: Reproduction) -> dict[str, Any]:
+def values(reproduction: Reproduction) -> dict[str, Any]:
     """The same as JSON, with full ids."""
-    sheets = [{"title": s.sheet.title, "cells": [_values(cell) for cell in s.cells]} for s in found.sheets]
-    told = {"judged": list(found.judged), "notes": list(found.notes), "facts": [list(fact) for fact in found.facts]}
-    return {"name": found.name, "sheets": sheets, **told}
+    sheets = [{"title": s.sheet.title, "cells": [_values(cell) for cell in s.cells]} for s in reproduction.sheets]
+    facts = [list(fact) for fact in reproduction.facts]
+    lists = {"judged": list(reproduction.judged), "notes": list(reproduction.notes), "facts": facts}
+    return {"name": reproduction.name, "sheets": sheets, **lists}
 
 
 def _values(cell: SheetCell) -> dict[str, Any]:
@@ -189,14 +191,14 @@ def _values(cell: SheetCell) -> dict[str, Any]:
         "run": None if cell.row.run is None else cell.row.run.text,
         "rate": None if cell.rate is None else {**asdict(cell.rate), "starts": len(cell.records)},
         "ratio": ratio,
-        "figures": [told for figure in cell.row.figures if (told := _figure(cell, figure))],
+        "figures": [values for figure in cell.row.figures if (values := _figure(cell, figure))],
         "records": [record.id for record in cell.records],
     }
 
 
 def _figure(cell: SheetCell, figure: PublishedFigure) -> dict[str, Any] | None:
     """None where neither side has it."""
-    here = cell.told(figure)
+    here = cell.value(figure)
     if figure.published is None and here is None:
         return None
-    return {"name": figure.name, "published": figure.published, "here": here, "reason": cell.untold(figure)}
+    return {"name": figure.name, "published": figure.published, "here": here, "reason": cell.missing(figure)}

@@ -25,11 +25,11 @@ def rerun(record: Id, runs: o.Runs = Path("runs"), json: o.JsonFile = None) -> N
     print(f"{old.text}\nstarting {old.workers} worker(s) ...", flush=True)
     total = Total()
     with total:
-        stored, found = work(old, runs, show=total)
+        stored, comparison = work(old, runs, show=total)
         print(f"record: {stored.path}")
-        if found is None:
+        if comparison is None:
             print(f"nothing to compare with: the run of record {old.id} failed")
-        for line in spoken(found) if found else ():
+        for line in spoken(comparison) if comparison else ():
             print(line)
         if json is not None:
             write(json, stored.record.to_json())

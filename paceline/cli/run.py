@@ -149,15 +149,15 @@ def _launch(run: Run, context: typer.Context, words: Sequence[str]) -> None:
 
     _nothing_of_the_script(context, words)
     composed = compose(run, machine(), unknown=OWN)
-    given = [*settings_given(context), *settings_of(words, note=lambda _: None)]
-    choices = {name: getattr(run, name) for name in given if name in TO_SCRIPTS}
+    chosen = [*settings_given(context), *settings_of(words, note=lambda _: None)]
+    choices = {name: getattr(run, name) for name in chosen if name in TO_SCRIPTS}
     launch(context.obj, run=run, servers=composed.servers, choices=choices)
 
 
 def _nothing_of_the_script(context: typer.Context, words: Sequence[str]) -> None:
     """Refuse flags that would not reach the script, and flags about a record, as a script leaves none."""
-    given = [name for name in given_flags(context) if name != "words"]
-    results = [name for name in given if name in _OF_RECORDS]
+    flags = [name for name in given_flags(context) if name != "words"]
+    results = [name for name in flags if name in _OF_RECORDS]
     if results:
         raise WrongCommand(
             f"{flags_of(results)} with a script",
@@ -165,7 +165,7 @@ def _nothing_of_the_script(context: typer.Context, words: Sequence[str]) -> None
             remedy=f"leave it out, or paceline race {shlex.join(['--', *context.obj])}",
         )
     taken = ("workers", *TO_SCRIPTS, *TO_LAUNCHER)
-    foreign = [name for name in [*given, *settings_of(words, note=lambda _: None)] if name not in taken]
+    foreign = [name for name in [*flags, *settings_of(words, note=lambda _: None)] if name not in taken]
     if foreign:
         raise WrongCommand(
             f"{flags_of(foreign)} with a script",

@@ -142,12 +142,12 @@ def _details(record: Record) -> Iterator[str]:
 
 def _more(record: Record) -> Iterator[str]:
     """Scaling, communication, use of the machine, and what was expected; only what is known."""
-    found, talk = record.efficiency, record.communication
-    if found:
-        speedup = found["speedup"]
+    scaling, talk = record.efficiency, record.communication
+    if scaling:
+        speedup = scaling["speedup"]
         times = plus_minus(Interval(speedup["value"], speedup["low"], speedup["high"]))
-        share = plus_minus(Interval(found["value"], found["low"], found["high"]))
-        yield f"scaling {times} times {found['baseline']}, efficiency {share}"
+        share = plus_minus(Interval(scaling["value"], scaling["low"], scaling["high"]))
+        yield f"scaling {times} times {scaling['baseline']}, efficiency {share}"
     share_exposed = talk.get("share")
     if share_exposed is not None and record.workers > 1:
         yield (

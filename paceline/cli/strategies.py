@@ -37,17 +37,17 @@ def _lines(strategy: Strategy) -> Iterator[str]:
     if strategy.across:
         yield f"on several nodes: --exchange {shlex.quote(strategy.across)}"
     yield f"choose it {strategy.choose}"
-    others = [other.name for other in STRATEGIES.values() if other.axes == strategy.axes and other is not strategy]
+    others = [twin.name for twin in STRATEGIES.values() if twin.axes == strategy.axes and twin is not strategy]
     if others:
         yield f"the same under another name: {', '.join(others)}"
 
 
 def flags(strategy: Strategy) -> str:
     """The axes behind a name, as flags to paste: rule and exchange always, others where they are not the usual."""
-    given = {"--rule": strategy.rule, "--exchange": strategy.exchange}
+    shown = {"--rule": strategy.rule, "--exchange": strategy.exchange}
     rest = {"--schedule": "schedule", "--compressor": "compressor", "--membership": "membership"}
     for flag, axis in rest.items():
         text = getattr(strategy, axis)
         if text != getattr(Strategy, axis):
-            given[flag] = text
-    return " ".join(f"{flag} {shlex.quote(text)}" for flag, text in given.items())
+            shown[flag] = text
+    return " ".join(f"{flag} {shlex.quote(text)}" for flag, text in shown.items())

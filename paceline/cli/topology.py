@@ -31,14 +31,14 @@ def topology(
     if svg is not None:
         _check_svg(svg)
     ranks, hosts = world(size, nodes)
-    found = look(text, ranks, hosts, step)
-    drawing = None if svg is None else picture(found)
-    for line in spoken(found):
+    view = look(text, ranks, hosts, step)
+    drawing = None if svg is None else picture(view)
+    for line in spoken(view):
         print(line)
     if svg is not None and drawing is not None:
         write(svg, drawing)
     if json is not None:
-        write(json, jsons.dumps(values(found), indent=1) + "\n")
+        write(json, jsons.dumps(values(view), indent=1) + "\n")
 
 
 def _check_svg(path: Path) -> None:

@@ -51,9 +51,9 @@ def _wrong_value(param: Any, message: str, words: Sequence[str]) -> WrongCommand
 
 def _value(flags: Sequence[str], words: Sequence[str]) -> str:
     """The last value that a flag has on the command line."""
-    found = ""
+    last = ""
     for k, word in enumerate(words):
         name, equals, value = word.partition("=")
         if name in flags:
-            found = value if equals else "".join(words[k + 1 : k + 2])
-    return found
+            last = value if equals else "".join(words[k + 1 : k + 2])
+    return last

@@ -63,7 +63,7 @@ def settings_of(
     words: Sequence[str], note: Callable[[str], None], flags: Mapping[str, Any] = MappingProxyType({})
 ) -> dict[str, str]:
     """Settings of a run that `key=value` words stand for. `flags` are the flags on the same command line."""
-    found: dict[str, WordChoice] = {}
+    choices: dict[str, WordChoice] = {}
     for word in words:
         key, equals, value = word.partition("=")
         if not equals:
@@ -77,17 +77,17 @@ def settings_of(
         if key in NOT_APPLICABLE:
             note(f"{word} is not applicable: {NOT_APPLICABLE[key]}")
         for name, meant in WORDS[key](word, value).items():
-            found[name] = _agreed(found.get(name), WordChoice(word, meant), note)
-    for name, choice in list(found.items()):
+            choices[name] = _agreed(choices.get(name), WordChoice(word, meant), note)
+    for name, choice in list(choices.items()):
         if not choice.weight and _says_otherwise(flags):
-            del found[name]
+            del choices[name]
         elif name in flags and str(flags[name]) != choice.value:
             _refuse(choice.word, f"{flag_of(name)} {flags[name]}")
         elif not choice.weight and "strategy" in flags:
             _refuse(choice.word, f"--strategy {flags['strategy']}")
-    for difference in _differences(found):
+    for difference in _differences(choices):
         note(difference)
-    return {name: choice.value for name, choice in found.items()}
+    return {name: choice.value for name, choice in choices.items()}
 
 
 def _says_otherwise(flags: Mapping[str, Any]) -> bool:
@@ -97,9 +97,9 @@ def _says_otherwise(flags: Mapping[str, Any]) -> bool:
     return not schedule.startswith("mgwfbp") and bool({"schedule", "strategy"} & set(flags))
 
 
-def _differences(found: Mapping[str, WordChoice]) -> Iterator[str]:
+def _differences(choices: Mapping[str, WordChoice]) -> Iterator[str]:
     """Notes on words that mean something else in the published scripts."""
-    compress, schedule = found.get("compressor"), found.get("schedule")
+    compress, schedule = choices.get("compressor"), choices.get("schedule")
     if compress is None or compress.value == "none":
         return
     if compress.word in DIFFERENT:
@@ -125,9 +125,9 @@ def _agreed(first: WordChoice | None, second: WordChoice, note: Callable[[str], 
     return used
 
 
-def _refuse(word: str, other: str) -> NoReturn:
+def _refuse(word: str, better: str) -> NoReturn:
     raise WrongCommand(
-        f"{short(word)} beside {short(other)}", why="they say different things", remedy="give one of them"
+        f"{short(word)} beside {short(better)}", why="they say different things", remedy="give one of them"
     )
 
 

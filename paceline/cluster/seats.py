@@ -78,7 +78,7 @@ def environment_of(
         "RANK": str(seat.rank),
         "WORLD_SIZE": str(workers),
         "LOCAL_RANK": str(seat.local_rank),
-        "LOCAL_WORLD_SIZE": str(max(1, sum(other.host.name == seat.host.name for other in seats[:workers]))),
+        "LOCAL_WORLD_SIZE": str(max(1, sum(neighbor.host.name == seat.host.name for neighbor in seats[:workers]))),
         "GROUP_RANK": node,
         "NODE_RANK": node,
         "MASTER_ADDR": seats[0].host.address or seats[0].host.name,

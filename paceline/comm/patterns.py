@@ -134,12 +134,12 @@ def _halving(rank: int, size: int, numel: int) -> Steps:
     low, high, path = 0, numel, []
     for bit in reversed(_bits(size)):
         middle = (low + high) // 2
-        kept, given = ((middle, high), (low, middle)) if rank & bit else ((low, middle), (middle, high))
-        path.append((rank ^ bit, kept, given))
-        yield Step((Message(rank ^ bit, *given),), (Message(rank ^ bit, *kept),), adds=True)
+        kept, sent = ((middle, high), (low, middle)) if rank & bit else ((low, middle), (middle, high))
+        path.append((rank ^ bit, kept, sent))
+        yield Step((Message(rank ^ bit, *sent),), (Message(rank ^ bit, *kept),), adds=True)
         low, high = kept
-    for peer, kept, given in reversed(path):
-        yield Step((Message(peer, *kept),), (Message(peer, *given),))
+    for peer, kept, sent in reversed(path):
+        yield Step((Message(peer, *kept),), (Message(peer, *sent),))
 
 
 def _folded(rank: int, size: int, numel: int, among: Callable[[int], Steps]) -> Steps:

@@ -221,13 +221,13 @@ def shares_of(shards: int, members: int) -> tuple[range, ...]:
 def subtrees(shards: Iterable[int], total: int) -> tuple[range, ...]:
     """Cut a contiguous range of shards into the largest whole subtrees of the binary tree over `total` shards."""
     mine = sorted(shards)
-    found: list[range] = []
+    trees: list[range] = []
     at = mine[0] if mine else 0
     while mine and at <= mine[-1]:
         width = 1
         while at % (2 * width) == 0 and at + 2 * width <= mine[-1] + 1:
             width *= 2
-        found.append(range(at, at + width))
+        trees.append(range(at, at + width))
         at += width
-    assert all(tree.stop <= total for tree in found)
-    return tuple(found)
+    assert all(tree.stop <= total for tree in trees)
+    return tuple(trees)

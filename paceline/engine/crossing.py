@@ -94,7 +94,7 @@ class CrossingEngine(Engine):
             chunk = self._board.heard()
             if chunk is None:
                 return
-            self._said(chunk)
+            self._follow(chunk)
 
     def need(self, slots: Iterable[int]) -> None:
         """Until everything that these slots and their flags travel in is back."""
@@ -111,7 +111,7 @@ class CrossingEngine(Engine):
                 self.advance()
             else:
                 assert self._board is not None
-                self._said(self._board.hear(f"step {self._dispatcher.step}"))
+                self._follow(self._board.hear(f"step {self._dispatcher.step}"))
         self.device.rejoin()
 
     def finish(self) -> None:
@@ -129,7 +129,7 @@ class CrossingEngine(Engine):
     def _drain(self) -> None:
         """Chunks that no slot needs, if a schedule makes such."""
         while len(self._back) < len(self.chunks):
-            self._retire() if self._flying else self._said(self._board.hear())  # type: ignore[union-attr]
+            self._retire() if self._flying else self._follow(self._board.hear())  # type: ignore[union-attr]
 
     def _retire(self) -> None:
         self._agree()
@@ -144,9 +144,9 @@ class CrossingEngine(Engine):
     def _listens(self) -> bool:
         return isinstance(self._dispatcher, Follower) and self._dispatcher.listening
 
-    def _said(self, chunk: int) -> None:
+    def _follow(self, chunk: int) -> None:
         self._note("said", self._dispatcher.step, chunk)
-        self._send(self._dispatcher.said(chunk))
+        self._send(self._dispatcher.announced(chunk))
 
     def _send(self, units: Sequence[Unit]) -> None:
         if self._board is not None and self.comm.rank == 0 and self.crossing:

@@ -3,11 +3,11 @@
 A dispatcher is told what happened and answers with the units that may leave. The engine feeds it from autograd
 hooks; a simulator can feed it from an event heap and gets the same decisions, as does whoever replays a log.
 
-    begin(step)    a step began
-    ready(slot)    a slot of an arena is filled on this rank
-    need(slot)     the forward of the next step has come to the layer of a slot
-    said(chunk)    rank 0 has let a chunk leave
-    back(unit)     a unit has been combined among all ranks
+    begin(step)       a step began
+    ready(slot)       a slot of an arena is filled on this rank
+    need(slot)        the forward of the next step has come to the layer of a slot
+    announced(chunk)  rank 0 has let a chunk leave
+    back(unit)        a unit has been combined among all ranks
 
 Collectives must be called in one order on all ranks. Three ways to have one:
 
@@ -55,7 +55,7 @@ class Dispatcher:
     def need(self, slot: int) -> list[Unit]:
         return []
 
-    def said(self, chunk: int) -> list[Unit]:
+    def announced(self, chunk: int) -> list[Unit]:
         raise ValueError("nobody leads: chunks leave in the order of the plan")
 
     def back(self, unit: Unit) -> list[Unit]:
@@ -138,7 +138,7 @@ class Follower(Dispatcher):
         """Whether rank 0 has more to say in this step."""
         return len(self._order) < len(self._needs)
 
-    def said(self, chunk: int) -> list[Unit]:
+    def announced(self, chunk: int) -> list[Unit]:
         self._order.append(chunk)
         return self._leaving()
 

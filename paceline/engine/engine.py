@@ -130,8 +130,8 @@ class Engine:
     def _profiles(self) -> list[Profile]:
         """What is known of the layers of every arena."""
         layouts = [arena.layout for arena in self.arenas]
-        given = self.profile
-        return [Profile(layout) if given is None else given.for_layout(layout) for layout in layouts]
+        known = self.profile
+        return [Profile(layout) if known is None else known.for_layout(layout) for layout in layouts]
 
     @property
     def channel(self) -> Channel:
@@ -332,8 +332,8 @@ class Engine:
                 work.wait(self.comm.deadline)  # given, it lets the host wait for a GPU too
             return self._clock() - began
 
-        found = network.measure(exchange, network.sizes_within(arena.layout.nbytes))
-        agreed = torch.tensor([found.latency, found.bandwidth], dtype=torch.float64)
+        link = network.measure(exchange, network.sizes_within(arena.layout.nbytes))
+        agreed = torch.tensor([link.latency, link.bandwidth], dtype=torch.float64)
         self.comm.broadcast(agreed, 0, "the link").wait()
         return Link(*agreed.tolist())
 

@@ -71,10 +71,10 @@ class Lesson(TorchFunctionMode):
     """While a forward runs: which module uses which parameter, called or not."""
 
     def __init__(
-        self, model: nn.Module, position: dict[int, int], found: Callable[[nn.Module, Iterable[int]], None]
+        self, model: nn.Module, position: dict[int, int], on_use: Callable[[nn.Module, Iterable[int]], None]
     ) -> None:
         super().__init__()
-        self._model, self._position, self._found = model, position, found
+        self._model, self._position, self._found = model, position, on_use
         self._inside: list[nn.Module] = []
         self._hooks = [
             hook

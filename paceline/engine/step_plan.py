@@ -33,11 +33,11 @@ class StepPlan:
 
     def covers(self) -> list[list[int]]:
         """The chunks that every slot travels in, with those of its flags."""
-        found: list[list[int]] = [[] for layout in self.layouts for _ in layout.slots]
+        chunks_of: list[list[int]] = [[] for layout in self.layouts for _ in layout.slots]
         for chunk, slots in enumerate(self.needs):
             for slot in slots:
-                found[slot].append(chunk)
-        return found
+                chunks_of[slot].append(chunk)
+        return chunks_of
 
     def urgency(self, starts: Sequence[float]) -> list[int]:
         """The place of each chunk in the order of need; flags, which every slot needs, come first.
@@ -83,15 +83,15 @@ def _cut(schedule: Schedule, profile: Profile, link: Link | None, compressor: Co
 
 def interleave(layouts: Sequence[Layout], plans: Sequence[Plan]) -> StepPlan:
     """The chunks of all arenas, by the slot that they wait for last."""
-    found: list[tuple[int, Chunk, tuple[int, ...]]] = []
+    placed: list[tuple[int, Chunk, tuple[int, ...]]] = []
     first = 0
     for index, (layout, plan) in enumerate(zip(layouts, plans, strict=True)):
         count = len(layout.slots)
         for chunk in plan.chunks(index):
             flags = chunk.stop == layout.numel and layout.tail
             slots = range(count) if flags else layout.slots_in(chunk.start, chunk.stop)
-            found.append((max(slots, default=0), chunk, tuple(first + slot for slot in slots)))
+            placed.append((max(slots, default=0), chunk, tuple(first + slot for slot in slots)))
         first += count
-    found.sort(key=lambda entry: (entry[0], entry[1].arena, entry[1].start))
-    chunks = [Chunk(k, chunk.start, chunk.stop, chunk.arena) for k, (_, chunk, _) in enumerate(found)]
-    return StepPlan(tuple(layouts), chunks, [needs for _, _, needs in found])
+    placed.sort(key=lambda entry: (entry[0], entry[1].arena, entry[1].start))
+    chunks = [Chunk(k, chunk.start, chunk.stop, chunk.arena) for k, (_, chunk, _) in enumerate(placed)]
+    return StepPlan(tuple(layouts), chunks, [needs for _, _, needs in placed])

@@ -108,7 +108,7 @@ class Job:
     def link(self) -> Link:
         """What a dense chunk costs here, for schedules that plan with a link."""
         stages = self._wire_stages(0), self._wire_stages(1 << 26)
-        first, large = (sum(stage.seconds for stage in found) for found in stages)
+        first, large = (sum(stage.seconds for stage in path) for path in stages)
         return Link(first, (1 << 26) / max(large - first, 1e-12))
 
     def _wire_stages(self, nbytes: int) -> list[Stage]:
@@ -139,11 +139,11 @@ class Job:
             plan = self.plans[lane]
             cut: Chunk = plan.chunks[chunk]
             self._stages[key] = self._rounds.of_chunk(self.members.compressor, plan.layouts[cut.arena], cut, turn)
-        found = self._stages[key]
+        cached = self._stages[key]
         if self.way.phases == 2 and rule.leaves == "backward":
-            half = (len(found) + 1) // 2
-            found = found[:half] if phase == 0 else found[half:]
-        return [*found, *self._mean_of_all(chunk, step)]
+            half = (len(cached) + 1) // 2
+            cached = cached[:half] if phase == 0 else cached[half:]
+        return [*cached, *self._mean_of_all(chunk, step)]
 
     def _mean_of_all(self, chunk: int, step: int) -> list[Stage]:
         """The mean over all ranks that some rules take every few steps on top."""
@@ -193,9 +193,9 @@ class Job:
         """Play the job until it is steady, and one period more."""
         classes = self.fabric.classes()
         rule = self.members.rule
-        if getattr(rule, "bound", 0) is None or self.members.exchange.asynchronous:
+        if rule.bound is None or self.members.exchange.asynchronous:
             alone = [self._play(replace(self.fabric, slow=0), kind.slowness) for kind in classes]
-            pace = tuple((kind.count, 1 / found[0]) for kind, found in zip(classes, alone, strict=True))
+            pace = tuple((kind.count, 1 / times[0]) for kind, times in zip(classes, alone, strict=True))
             step, played, steps = alone[0]
         else:
             step, played, steps = self._play(self.fabric, None)

@@ -198,7 +198,7 @@ class SimulatedRank:
             unit = self._said.popleft()
             dispatcher = self._dispatchers[unit.vector]
             assert isinstance(dispatcher, Follower)
-            self._send(dispatcher.said(unit.chunk), unit.vector)
+            self._send(dispatcher.announced(unit.chunk), unit.vector)
 
     # the life of a rank -----------------------------------------------------------------------------
 
@@ -348,10 +348,10 @@ def _parts(plan: StepPlan) -> list[float]:
 
 def _order(starts: Sequence[float]) -> list[tuple[float, list[int]]]:
     """Slots by the time at which forward comes to them."""
-    found: dict[float, list[int]] = {}
+    by_start: dict[float, list[int]] = {}
     for slot in sorted(range(len(starts)), key=lambda slot: (starts[slot], -slot)):
-        found.setdefault(starts[slot], []).append(slot)
-    return list(found.items())
+        by_start.setdefault(starts[slot], []).append(slot)
+    return list(by_start.items())
 
 
 def _numel(plan: StepPlan, slot: int) -> float:

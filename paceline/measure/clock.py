@@ -19,12 +19,12 @@ Meeting = Sequence[float]
 
 def meet(barrier: Callable[[], object], clock: Callable[[], float], count: int = MEETINGS) -> list[tuple[float, float]]:
     """When this rank entered and left some barriers."""
-    found = []
+    meetings = []
     for _ in range(count):
         entered = clock()
         barrier()
-        found.append((entered, clock()))
-    return found
+        meetings.append((entered, clock()))
+    return meetings
 
 
 def align(meetings: Sequence[Sequence[Meeting]]) -> Clock:

@@ -12,7 +12,7 @@ _STATUS = Path("/proc/self/status")
 
 def pss() -> int:
     """Bytes of this process, shared pages divided among those who share them; 0 where the kernel does not tell."""
-    return _told(_ROLLUP, "Pss:") or 0
+    return _read(_ROLLUP, "Pss:") or 0
 
 
 def peak_rss() -> int:
@@ -20,10 +20,10 @@ def peak_rss() -> int:
 
     Without /proc it is ru_maxrss, which is also of the process that started this one.
     """
-    return _told(_STATUS, "VmHWM:") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return _read(_STATUS, "VmHWM:") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def _told(path: Path, word: str) -> int | None:
+def _read(path: Path, word: str) -> int | None:
     try:
         lines = path.read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""How busy a GPU is, asked of nvidia-smi while steps run. Written without a GPU at hand: untested on one."""
+"""How busy a GPU is, query_smi of nvidia-smi while steps run. Written without a GPU at hand: untested on one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from statistics import fmean
 Ask = Callable[[int], str]
 
 
-def asked(index: int) -> str:
+def query_smi(index: int) -> str:
     """What nvidia-smi says about one GPU: "utilization, memory used in MiB"."""
     query = ["nvidia-smi", f"--id={index}", "--query-gpu=utilization.gpu,memory.used", "--format=csv,noheader,nounits"]
     return subprocess.run(query, capture_output=True, text=True, timeout=5, check=False).stdout
@@ -29,7 +29,7 @@ def understood(answer: str) -> tuple[float, int] | None:
 class GpuUse:
     """Samples in a thread while inside; does nothing where there is no nvidia-smi or no GPU is wanted."""
 
-    def __init__(self, index: int | None, *, every: float = 0.25, ask: Ask = asked) -> None:
+    def __init__(self, index: int | None, *, every: float = 0.25, ask: Ask = query_smi) -> None:
         self._index, self._every, self._ask = index, every, ask
         self._found: list[tuple[float, int]] = []
         self._over = threading.Event()
@@ -45,12 +45,12 @@ class GpuUse:
 
     def _watch(self) -> None:
         while self._index is not None and not self._over.wait(self._every):
-            found = understood(self._ask(self._index))
-            if found is not None:
-                self._found.append(found)
+            numbers = understood(self._ask(self._index))
+            if numbers is not None:
+                self._found.append(numbers)
 
     def __enter__(self) -> GpuUse:
-        if self._index is not None and (self._ask is not asked or shutil.which("nvidia-smi")):
+        if self._index is not None and (self._ask is not query_smi or shutil.which("nvidia-smi")):
             self._thread.start()
         return self
 

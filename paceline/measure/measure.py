@@ -138,9 +138,9 @@ def make_record(
     first = ranks[0]
     series = [fmean(values) for values in zip(*(rank.steps for rank in ranks), strict=True)]
     warm = [fmean(values) for values in zip(*(rank.warmup for rank in ranks), strict=True)]
-    found, judged = _settled(warm, series, period_of(run))
+    settled, judged = _settled(warm, series, period_of(run))
     uneven = _uneven(run, len(warm), len(first.seconds), len(series) // len(first.seconds))
-    dropped, found = _dropped(found, len(warm), len(first.seconds), len(series)) if drop else (0, found)
+    dropped, settled = _dropped(settled, len(warm), len(first.seconds), len(series)) if drop else (0, settled)
     ranks = [_after(rank, dropped, len(series) // len(rank.seconds)) for rank in ranks]
     series = series[dropped * (len(series) // len(first.seconds)) :]
     totals = _totals(ranks)
@@ -156,7 +156,7 @@ def make_record(
         same_result=has_same_result(run),
         environment=first.environment,
         notes=[*notes, *first.notes, *uneven, *([ALIKE] if leaning(series) else [])],
-        verdict="steady" if found.steady else "unsteady",
+        verdict="steady" if settled.steady else "unsteady",
         workers=run.workers,
         device=first.device,
         unit=first.unit,
@@ -166,7 +166,7 @@ def make_record(
             "per_worker": [fmean(r.samples / s for s in r.seconds) for r in ranks],
         },
         step=summary([seconds for rank in ranks for seconds in rank.steps]),
-        series=_series(warm, series, found, dropped, judged),
+        series=_series(warm, series, settled, dropped, judged),
         breakdown=parts,
         communication=talk,
         task=task(parts, talk, events),
@@ -231,19 +231,19 @@ def _uneven(run: Run, warm: int, blocks: int, length: int) -> Iterator[str]:
 def _settled(warm: Sequence[float], series: Sequence[float], period: int) -> tuple[Settled, bool]:
     """Whether the steps are steady, and whether there are enough of them to tell."""
     count = (len(warm) + len(series)) // period
-    found = settle([*warm, *series], period=period)
+    settled = settle([*warm, *series], period=period)
     if count >= LEAST or period == 1:
-        return found, count >= LEAST
+        return settled, count >= LEAST
     return Settled(0, False, f"{count} periods of {period} steps are too few to tell"), False
 
 
-def _dropped(found: Settled, warm: int, blocks: int, steps: int) -> tuple[int, Settled]:
+def _dropped(settled: Settled, warm: int, blocks: int, steps: int) -> tuple[int, Settled]:
     """How many measured blocks still belong to warm-up; if nearly all do, none is dropped and nothing is steady."""
-    late = max(0, found.start - warm)
+    late = max(0, settled.start - warm)
     dropped = math.ceil(late / max(1, steps // blocks))
     if dropped and blocks - dropped < 2:
-        return 0, Settled(found.start, False, found.why or "warm-up reaches into the measured steps")
-    return dropped, found
+        return 0, Settled(settled.start, False, settled.why or "warm-up reaches into the measured steps")
+    return dropped, settled
 
 
 def _after(rank: RankReport, dropped: int, length: int) -> RankReport:
@@ -253,14 +253,14 @@ def _after(rank: RankReport, dropped: int, length: int) -> RankReport:
     return replace(rank, seconds=rank.seconds[dropped:], steps=rank.steps[first:], parts=parts)
 
 
-def _series(warm: Sequence[float], series: Sequence[float], found: Settled, dropped: int, judged: bool) -> Series:
+def _series(warm: Sequence[float], series: Sequence[float], settled: Settled, dropped: int, judged: bool) -> Series:
     """Return the seconds of every step, mean over ranks: the verdict is made from them."""
     return {
         "warmup": list(warm),
         "seconds": list(series),
-        "start": found.start,
+        "start": settled.start,
         "dropped_blocks": dropped,
-        "why": found.why,
+        "why": settled.why,
         "autocorrelation": autocorrelation(series),
         "judged": judged,
     }

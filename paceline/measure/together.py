@@ -51,13 +51,13 @@ def measure_together(
                 job.wait()
             except WorkerFailed as problem:
                 raise _blamed(job.results(), run.workers, problem) from None
-        found = []
+        results = []
         for index, (one, parts) in enumerate(zip(task.runs, composed, strict=True)):
             ranks = [read_report(report_path(job.results(), index, rank)) for rank in range(run.workers)]
             length = one.with_(repeats=len(ranks[0].seconds))
             record = make_record(length, [*parts.notes, *_notes(task, ranks)], ranks, network, drop=False)
-            found.append((record, aligned(ranks)))
-    return found
+            results.append((record, aligned(ranks)))
+    return results
 
 
 def _blamed(folder: Path, workers: int, problem: WorkerFailed) -> TurnFailed:

@@ -107,8 +107,8 @@ class _Reader:
 
     def member(self) -> Spec:
         if self.next is END or self.next.sign:
-            found = "the end" if self.next is END else repr(self.next.sign)
-            _refuse(self._text, f"expected a word, found {found}")
+            got = "the end" if self.next is END else repr(self.next.sign)
+            _refuse(self._text, f"expected a word, found {got}")
         word = self.take()
         return self._called(word) if self.next.sign == "(" else Spec(word)
 

@@ -14,7 +14,7 @@ from paceline.errors import NoRoom, PacelineError, WrongCommand
 from paceline.files.redact import redact, redacted, secrets_of
 from paceline.measure.measure import OnLine, failed_record, measure
 from paceline.measure.record.events import events_of, write_events
-from paceline.measure.record.experiment import Experiment, told
+from paceline.measure.record.experiment import Experiment, with_comparison
 from paceline.measure.record.record import Record, is_special, make_folder, write
 from paceline.measure.stats.intervals import Interval, quotient
 from paceline.race.results.standing import setting
@@ -53,7 +53,7 @@ def keep(
     if baseline is not None:
         record = record.model_copy(update={"efficiency": efficiency(record, baseline)})
     if experiment is not None:
-        record = record.model_copy(update={"experiment": told(experiment, figures(record))})
+        record = record.model_copy(update={"experiment": with_comparison(experiment, figures(record))})
     record = record.model_copy(update={"race": dict(race or {})})
     show(record.without_secrets())
     path = runs / f"{record.id}.json"
@@ -110,9 +110,9 @@ def check_baseline(run: Run, baseline: Record | None) -> None:
 
 def _work(run: Run, environment: Mapping[str, Any]) -> dict[str, Any]:
     """Return the work and threads of one worker as records state them, without host and plan."""
-    found = setting(run, environment)
-    told = {name: "unset" if value == "None" else value for name, value in found if name not in ("lab", "profile")}
-    return dict(redacted(told, secrets_of(os.environ)))
+    settings = setting(run, environment)
+    values = {name: "unset" if value == "None" else value for name, value in settings if name not in ("lab", "profile")}
+    return dict(redacted(values, secrets_of(os.environ)))
 
 
 def _alone(run: Run, threads: str) -> Run:
@@ -124,8 +124,8 @@ def _alone(run: Run, threads: str) -> Run:
 
 def total(record: Record) -> Interval:
     """Return the rate of the whole job, with its interval over the steps of the run."""
-    found = record.rate["total"]
-    return Interval(found["mean"], found["low"], found["high"], found["confidence"])
+    rate = record.rate["total"]
+    return Interval(rate["mean"], rate["low"], rate["high"], rate["confidence"])
 
 
 def efficiency(record: Record, baseline: Record) -> dict[str, Any]:
@@ -151,11 +151,11 @@ def efficiency_of(speedup: Interval, workers: int, baseline: str) -> dict[str, A
 def figures(record: Record) -> dict[str, dict[str, float | None]]:
     """Return the figures about which an experiment can have expectations."""
     whole = total(record)
-    found: dict[str, dict[str, float | None]] = {
+    measured: dict[str, dict[str, float | None]] = {
         "rate": {"value": whole.centre, "low": whole.low, "high": whole.high},
         "per_worker": {"value": sum(record.rate["per_worker"]) / record.workers},
         "step": {"value": record.step["median"]},
     }
     if record.efficiency:
-        found["efficiency"] = {name: record.efficiency[name] for name in ("value", "low", "high")}
-    return found
+        measured["efficiency"] = {name: record.efficiency[name] for name in ("value", "low", "high")}
+    return measured

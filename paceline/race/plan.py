@@ -250,7 +250,7 @@ def _refuse(entries: Sequence[Entry], unknown: Sequence[str] = ()) -> None:
         try:
             check(entry.run, unknown=unknown)
         except WrongCommand as problem:
-            for line in getattr(problem, "problems", None) or [str(problem)]:
+            for line in problem.problems if isinstance(problem, Refused) else [str(problem)]:
                 problems.setdefault(line, []).append(f"{entry.label} ({entry.heat})")
     if problems:
         raise Refused(

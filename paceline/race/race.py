@@ -94,8 +94,8 @@ class Race:
     def field_of(self, heat: Heat) -> Field:
         """The contenders of a heat, and its baseline, that ended well at least once."""
         entries = self.entries(heat)
-        found = (self.standing(entry.heat, entry.label) for entry in entries)
-        return Field(tuple(standing for standing in found if standing is not None), entries[-1].run)
+        standings = (self.standing(entry.heat, entry.label) for entry in entries)
+        return Field(tuple(standing for standing in standings if standing is not None), entries[-1].run)
 
     def baseline(self, heat: Heat) -> Standing | None:
         """The one worker that contenders of a heat are compared with."""

@@ -306,13 +306,13 @@ def _merged(spans: Sequence[Span], most: int = 40) -> list[Span]:
 
 
 def _union(spans: Sequence[Span]) -> list[Span]:
-    found: list[Span] = []
+    stretches: list[Span] = []
     for span in sorted(spans, key=lambda span: span.start):
-        if found and span.start <= found[-1].stop:
-            last = found.pop()
+        if stretches and span.start <= stretches[-1].stop:
+            last = stretches.pop()
             span = Span(last.rank, last.lane, "chunks", last.start, max(last.stop, span.stop), last.step)
-        found.append(span)
-    return found
+        stretches.append(span)
+    return stretches
 
 
 def to_svg(spec: dict[str, Any]) -> str:

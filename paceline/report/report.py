@@ -13,11 +13,11 @@ TITLE = "paceline report"
 
 def gather(texts: Sequence[str], runs: Path) -> tuple[list[Stored], list[Skipped]]:
     """The records that folders, files and ids name; all of `runs` if none is named."""
-    found, skipped = choose(texts, runs)
-    if not found:
+    chosen, skipped = choose(texts, runs)
+    if not chosen:
         place = ", ".join(texts) or str(runs)
         raise WrongCommand(f"there is no record in {place}", why="a report is made of records", remedy="paceline race")
-    return found, skipped
+    return chosen, skipped
 
 
 def report(

@@ -30,16 +30,16 @@ def throughput(field: Field, standings: Sequence[Standing]) -> Table:
 
 def _throughput(field: Field, standing: Standing, *, graded: bool) -> tuple[str, ...]:
     ratios = [_ratio(standing, field.reference(name, standing)) for name in ("ddp", "limit")]
-    told = "-" if standing.accuracy is None else f"{standing.accuracy:.4f}"
-    return (standing.label, *_interval(standing.rate, ",.1f"), *ratios, *([told] if graded else []), standing.over)
+    accuracy = "-" if standing.accuracy is None else f"{standing.accuracy:.4f}"
+    return (standing.label, *_interval(standing.rate, ",.1f"), *ratios, *([accuracy] if graded else []), standing.over)
 
 
-def _ratio(standing: Standing, other: Standing | None) -> str:
-    if other is None:
+def _ratio(standing: Standing, rival: Standing | None) -> str:
+    if rival is None:
         return "-"
-    if other is standing:
+    if rival is standing:
         return "1"
-    return plain(standing.against(other))
+    return plain(standing.against(rival))
 
 
 def plain(interval: Interval, digits: int = 2) -> str:
@@ -60,8 +60,8 @@ def scaling(field: Field) -> Table:
     for standing in field.standings:
         speedup = field.speedup(standing)
         share = "-" if speedup is None else f"{100 * speedup.centre / standing.workers:.0f} %"
-        told = "-" if speedup is None else plain(speedup)
-        rows.append((standing.label, str(standing.workers), *_interval(standing.rate, ",.1f"), told, share))
+        shown = "-" if speedup is None else plain(speedup)
+        rows.append((standing.label, str(standing.workers), *_interval(standing.rate, ",.1f"), shown, share))
     head = ("contender", "workers", f"{field.unit}/s", "low", "high", "speed-up", "efficiency")
     return Table(head, tuple(rows))
 
@@ -114,8 +114,8 @@ def timeline(spans: Sequence[Span]) -> Table:
         name = span.name if span.lane == "compute" else "chunks under way"
         sums.setdefault((span.rank, span.lane, name), []).append(span.stop - span.start)
     rows = tuple(
-        (f"rank {rank}", lane, name, str(len(found)), f"{sum(found) * 1e3:.2f}", f"{max(found) * 1e3:.2f}")
-        for (rank, lane, name), found in sums.items()
+        (f"rank {rank}", lane, name, str(len(seconds)), f"{sum(seconds) * 1e3:.2f}", f"{max(seconds) * 1e3:.2f}")
+        for (rank, lane, name), seconds in sums.items()
     )
     return Table(("rank", "lane", "part", "count", "ms in all", "longest ms"), rows)
 
@@ -129,7 +129,7 @@ def runs(records: Sequence[Record]) -> Table:
     rows = []
     for record in records:
         rate = rate_of(record)
-        told = "-" if rate is None else f"{rate:,.1f} {record.unit}/s"
+        shown = "-" if rate is None else f"{rate:,.1f} {record.unit}/s"
         verdict = record.verdict if is_judged(record) else "not judged"
-        rows.append((record.id, name_of(record), str(record.workers), record.kind, told, verdict))
+        rows.append((record.id, name_of(record), str(record.workers), record.kind, shown, verdict))
     return Table(("id", "contender", "workers", "kind", "rate", "verdict"), tuple(rows))

@@ -90,32 +90,32 @@ def look(text: str, size: int, nodes: int = 1, step: int = 0) -> Look:
     )
 
 
-def picture(found: Look) -> str:
+def picture(look: Look) -> str:
     """The SVG of the step that was looked at."""
-    if found.size > LARGEST_DRAWING:
+    if look.size > LARGEST_DRAWING:
         raise WrongCommand(
-            f"--svg of {found.size} ranks",
+            f"--svg of {look.size} ranks",
             why=f"more than {LARGEST_DRAWING} cannot be told apart",
             remedy=f"--size {LARGEST_DRAWING}",
         )
-    return draw(found.topology, found.size, found.step, found.nodes)
+    return draw(look.topology, look.size, look.step, look.nodes)
 
 
-def values(found: Look) -> dict[str, object]:
+def values(look: Look) -> dict[str, object]:
     """The look as JSON."""
     return {
-        "topology": str(found.topology),
-        "size": found.size,
-        "nodes": found.nodes,
-        "directed": found.topology.directed,
-        "symmetric": found.symmetric,
-        "doubly_stochastic": found.doubly_stochastic,
-        "period": found.period,
-        "mixing_rate": found.mixing_rate,
-        "models_sent": list(found.sent),
-        "models_crossing": list(found.crossing),
-        "notes": list(found.notes),
-        "step": found.step,
+        "topology": str(look.topology),
+        "size": look.size,
+        "nodes": look.nodes,
+        "directed": look.topology.directed,
+        "symmetric": look.symmetric,
+        "doubly_stochastic": look.doubly_stochastic,
+        "period": look.period,
+        "mixing_rate": look.mixing_rate,
+        "models_sent": list(look.sent),
+        "models_crossing": list(look.crossing),
+        "notes": list(look.notes),
+        "step": look.step,
         "rows": [
             {
                 "rank": rank,
@@ -123,49 +123,49 @@ def values(found: Look) -> dict[str, object]:
                 "sources": [{"rank": source, "weight": weight} for source, weight in row.sources],
                 "targets": list(row.targets),
             }
-            for rank, row in enumerate(found.rows)
+            for rank, row in enumerate(look.rows)
         ],
     }
 
 
-def spoken(found: Look) -> list[str]:
+def spoken(look: Look) -> list[str]:
     """The look as lines of at most 80 columns."""
-    nodes = f", {found.nodes} nodes" if found.nodes > 1 else ""
+    nodes = f", {look.nodes} nodes" if look.nodes > 1 else ""
     facts = [
-        ("topology", f"{found.topology} on {_count(found.size, 'rank')}{nodes}"),
-        ("weights", _weights(found)),
-        ("mixing rate", f"{found.mixing_rate:.4f}: {_meaning(found)}"),
-        ("models sent", f"{_range(found.sent)} per rank and step"),
+        ("topology", f"{look.topology} on {_count(look.size, 'rank')}{nodes}"),
+        ("weights", _weights(look)),
+        ("mixing rate", f"{look.mixing_rate:.4f}: {_meaning(look)}"),
+        ("models sent", f"{_range(look.sent)} per rank and step"),
     ]
-    if found.nodes > 1:
-        facts.append(("crossing", f"{_range(found.crossing)} out of each node per step"))
-    if found.topology.changes:
-        facts.append(("period", f"{_count(found.period, 'step')}; below is step {found.step}"))
-    facts += [("note", note) for note in found.notes]
+    if look.nodes > 1:
+        facts.append(("crossing", f"{_range(look.crossing)} out of each node per step"))
+    if look.topology.changes:
+        facts.append(("period", f"{_count(look.period, 'step')}; below is step {look.step}"))
+    facts += [("note", note) for note in look.notes]
     lines = [line for word, text in facts for line in _fact(word, text)]
-    return [*lines, "", *_table(found)]
+    return [*lines, "", *_table(look)]
 
 
 def _fact(word: str, text: str) -> list[str]:
     return textwrap.wrap(text, 80, initial_indent=f"{word:13}", subsequent_indent=" " * 13, break_on_hyphens=False)
 
 
-def _weights(found: Look) -> str:
-    if found.symmetric and found.doubly_stochastic:
+def _weights(look: Look) -> str:
+    if look.symmetric and look.doubly_stochastic:
         return "symmetric, rows and columns sum to one: the mean is kept"
-    if found.doubly_stochastic:
+    if look.doubly_stochastic:
         return "not symmetric; rows and columns sum to one: the mean is kept"
     return "rows sum to one, columns do not: the mean is not kept"
 
 
-def _meaning(found: Look) -> str:
-    if found.size == 1:
+def _meaning(look: Look) -> str:
+    if look.size == 1:
         return "one rank is its own mean"
-    if not found.doubly_stochastic:
+    if not look.doubly_stochastic:
         return "second singular value; the limit is not the mean"
-    if found.mixing_rate == 0:
-        return f"all ranks hold the mean after {_count(found.period, 'step')}"
-    return f"{PART:.0%} of the distance to the mean is left after {_count(_steps(found.mixing_rate), 'step')}"
+    if look.mixing_rate == 0:
+        return f"all ranks hold the mean after {_count(look.period, 'step')}"
+    return f"{PART:.0%} of the distance to the mean is left after {_count(_steps(look.mixing_rate), 'step')}"
 
 
 def _steps(rate: float) -> int:
@@ -181,16 +181,16 @@ def _range(values: tuple[float, ...]) -> str:
     return f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
 
 
-def _table(found: Look) -> Iterator[str]:
+def _table(look: Look) -> Iterator[str]:
     yield _line(("rank", "keeps", "hears from", "sends to"))
     yield _line(tuple("-" * width for width in WIDTHS))
-    for rank, row in enumerate(found.rows[:SHOWN]):
+    for rank, row in enumerate(look.rows[:SHOWN]):
         cells = (str(rank).rjust(WIDTHS[0]), f"{row.keep:.4f}", _heard(row), spans(row.targets) or "-")
         wrapped = [textwrap.wrap(cell, width) or [cell] for cell, width in zip(cells, WIDTHS, strict=True)]
         wrapped[0] = [cells[0]]
         yield from (_line(parts) for parts in zip_longest(*wrapped, fillvalue=""))
-    if found.size > SHOWN:
-        yield f"and {found.size - SHOWN} more ranks: --json FILE has them all"
+    if look.size > SHOWN:
+        yield f"and {look.size - SHOWN} more ranks: --json FILE has them all"
 
 
 def _line(cells: tuple[str, ...]) -> str:
@@ -206,10 +206,10 @@ def _heard(row: Mixing) -> str:
 
 def spans(ranks: tuple[int, ...]) -> str:
     """Sorted ranks with runs of three and more drawn together: "0-3, 5, 6"."""
-    found: list[list[int]] = []
+    groups: list[list[int]] = []
     for rank in ranks:
-        if found and found[-1][-1] == rank - 1:
-            found[-1].append(rank)
+        if groups and groups[-1][-1] == rank - 1:
+            groups[-1].append(rank)
         else:
-            found.append([rank])
-    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in found)
+            groups.append([rank])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in groups)

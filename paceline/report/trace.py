@@ -72,9 +72,9 @@ def one_step(ranks: Sequence[Events]) -> list[Span]:
     ends = [[event[0] for event in events if event[1] == "end"] for events in ranks]
     if not ranks or not all(starts) or not all(ends):
         return []
-    number = min(1, *(len(found) - 1 for found in ends)) if len(ends) > 1 else min(1, len(ends[0]) - 1)
-    closes = [found[number] for found in ends]
-    opens = [max((t for t in found if t < close), default=close) for found, close in zip(starts, closes, strict=True)]
+    number = min(1, *(len(marks) - 1 for marks in ends)) if len(ends) > 1 else min(1, len(ends[0]) - 1)
+    closes = [marks[number] for marks in ends]
+    opens = [max((t for t in marks if t < close), default=close) for marks, close in zip(starts, closes, strict=True)]
     begin, end = min(opens), max(closes)
     spans = [span for rank, events in enumerate(ranks) for span in spans_of(rank, events)]
     shown = [s for s in spans if opens[s.rank] <= s.start < closes[s.rank] and s.stop <= end]
@@ -106,16 +106,16 @@ def chrome_trace(record: Record, ranks: Sequence[Events]) -> dict[str, Any]:
 
 def _threads(spans: Sequence[Span]) -> dict[Span, int]:
     """Compute is thread 0; spans of communication that overlap lie in different threads from 1 on."""
-    found: dict[Span, int] = {}
+    threads: dict[Span, int] = {}
     free: list[float] = []
     for span in sorted(spans, key=lambda span: span.start):
         if span.lane == "compute":
-            found[span] = 0
+            threads[span] = 0
             continue
         at = next((k for k, until in enumerate(free) if until <= span.start), len(free))
         free[at : at + 1] = [span.stop]
-        found[span] = at + 1
-    return found
+        threads[span] = at + 1
+    return threads
 
 
 def _names(rank: int, record: Record, lanes: int) -> Iterator[dict[str, Any]]:

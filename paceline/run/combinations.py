@@ -50,7 +50,7 @@ def _lines() -> Iterator[str]:
         yield f"| {down} | {' | '.join(f'`{name}`' for name in columns)} |"
         yield f"|---|{'---|' * len(columns)}"
         for name in MENUS[down].names():
-            cells = [_cell(reasons, {down: name, across: other}) for other in columns]
+            cells = [_cell(reasons, {down: name, across: column}) for column in columns]
             yield f"| `{name}` | {' | '.join(cells)} |"
     yield from ("", "## Reasons", "")
     yield from (f"{number}. {reason}" for number, reason in enumerate(reasons, start=1))

@@ -56,36 +56,36 @@ def explain(run: Run) -> Explanation:
     if axes is None:
         return Explanation(run, axes, notes)
     slots = _slots(run)
-    given = read_profile(Path(run.profile)) if run.profile else None
-    link = given.measured_link() if given else None
-    profiles = [_profile(axes, lane, slots, given) for lane in axes.rule.lanes]
+    known = read_profile(Path(run.profile)) if run.profile else None
+    link = known.measured_link() if known else None
+    profiles = [_profile(axes, lane, slots, known) for lane in axes.rule.lanes]
     plans = [_plan(axes, profile, link, run.workers) for profile in profiles]
     lanes = [[(plan.layouts[chunk.arena], chunk) for chunk in plan.chunks] for plan in plans]
-    found = total([load(axes.exchange, axes.compressor, chunks, run.cluster) for chunks in lanes])
+    traffic = total([load(axes.exchange, axes.compressor, chunks, run.cluster) for chunks in lanes])
     return Explanation(
         run=run,
         axes=axes,
         notes=notes,
         model_bytes=sum(slot.numel for slot in slots) * 4,
         chunks=tuple(axes.compressor.nbytes(layout, chunk) for chunks in lanes for layout, chunk in chunks),
-        received=found.received,
-        crossing=found.crossing,
-        rounds=found.rounds,
-        steps=found.steps,
-        period=found.period,
+        received=traffic.received,
+        crossing=traffic.crossing,
+        rounds=traffic.rounds,
+        steps=traffic.steps,
+        period=traffic.period,
         planned=not axes.schedule.measures or link is not None or not axes.rule.averages_gradients,
-        prediction=_predicted(axes, given, plans[0], profiles[0], run.workers),
+        prediction=_predicted(axes, known, plans[0], profiles[0], run.workers),
     )
 
 
-def _profile(axes: Axes, lane: Lane, slots: list[Slot], given: StepProfile | None) -> Profile:
+def _profile(axes: Axes, lane: Lane, slots: list[Slot], known: StepProfile | None) -> Profile:
     """Tensors are laid out from the last layer to the first, gradients as a profile says that they become ready."""
     tail = tail_of(lane, len(slots))
-    if given is None or not axes.rule.averages_gradients:
+    if known is None or not axes.rule.averages_gradients:
         return Profile(Layout(tuple(reversed(slots)), 4, tail))
-    place = {name: k for k, name in enumerate(given.names)}
+    place = {name: k for k, name in enumerate(known.names)}
     ordered = sorted(slots, key=lambda slot: place.get(slot.name, -1))
-    return given.for_layout(Layout(tuple(ordered), 4, tail), "the profile")
+    return known.for_layout(Layout(tuple(ordered), 4, tail), "the profile")
 
 
 def _plan(axes: Axes, profile: Profile, link: Link | None, workers: int) -> StepPlan:
@@ -96,15 +96,15 @@ def _plan(axes: Axes, profile: Profile, link: Link | None, workers: int) -> Step
 
 
 def _predicted(
-    axes: Axes, given: StepProfile | None, plan: StepPlan, profile: Profile, workers: int
+    axes: Axes, known: StepProfile | None, plan: StepPlan, profile: Profile, workers: int
 ) -> Prediction | None:
     """Where a mean gradient is exchanged, and times and link are known."""
-    link = None if given is None else given.measured_link()
-    if given is None or link is None or not axes.rule.averages_gradients:
+    link = None if known is None else known.measured_link()
+    if known is None or link is None or not axes.rule.averages_gradients:
         return None
     wires = [axes.compressor.wires(plan.layouts[chunk.arena], chunk, workers) for chunk in plan.chunks]
     costs = [seconds_of(rounds, workers, link) for rounds in wires]
-    return predict(axes.schedule, plan, [profile], costs, (given.forward_seconds, given.backward))
+    return predict(axes.schedule, plan, [profile], costs, (known.forward_seconds, known.backward))
 
 
 def _slots(run: Run) -> list[Slot]:
@@ -157,17 +157,18 @@ def spoken(explanation: Explanation, chosen: Collection[str] = ()) -> list[str]:
     return lines
 
 
-def _between_nodes(found: Explanation) -> str:
-    """What crosses the links of a node; topologies that change may use them in some steps only."""
-    count = f"{found.period}" if found.steps == found.period else f"{found.steps} of {found.period}"
-    mean = f", mean of {count} steps" if found.period > 1 else ""
-    return f"{'nodes':11} {len(found.crossing)}, into each at most {max(found.crossing):,} bytes{mean}"
+def _between_nodes(explanation: Explanation) -> str:
+    """Describe the traffic on the links of a node; topologies that change may use them in some steps only."""
+    steps, period = explanation.steps, explanation.period
+    count = f"{period}" if steps == period else f"{steps} of {period}"
+    mean = f", mean of {count} steps" if period > 1 else ""
+    return f"{'nodes':11} {len(explanation.crossing)}, into each at most {max(explanation.crossing):,} bytes{mean}"
 
 
-def _costs(found: Prediction) -> list[str]:
-    hidden = found.communication - min(found.exposed, found.communication)
+def _costs(prediction: Prediction) -> list[str]:
+    compute, exposed = prediction.compute, prediction.exposed
+    hidden = prediction.communication - min(exposed, prediction.communication)
     return [
-        f"{'step':11} {(found.compute + found.exposed) * 1e3:,.1f} ms on the link of the profile, by a sketch:",
-        f"{'':11} {found.compute * 1e3:,.1f} ms computing, {found.exposed * 1e3:,.1f} ms waiting; "
-        f"{hidden * 1e3:,.1f} ms hidden",
+        f"{'step':11} {(compute + exposed) * 1e3:,.1f} ms on the link of the profile, by a sketch:",
+        f"{'':11} {compute * 1e3:,.1f} ms computing, {exposed * 1e3:,.1f} ms waiting; {hidden * 1e3:,.1f} ms hidden",
     ]

@@ -12,8 +12,8 @@ from paceline.workload import sources
 
 def check_own_models(runs: Iterable[Run]) -> None:
     """Refuse a function of the user that raises, or returns what cannot be trained. Listed models load no torch."""
-    asked = {(run.model, run.source, *(getattr(run, name) for name in SHAPES)): run for run in runs}
-    for run in asked.values():
+    different = {(run.model, run.source, *(getattr(run, name) for name in SHAPES)): run for run in runs}
+    for run in different.values():
         if _is_own(run.model):
             _check(run)
 

@@ -150,15 +150,15 @@ def pushed(comm: Any) -> tuple[int, ...]:
     return () if comm.service is None else tuple(comm.service.sent)
 
 
-def _graded(run: Run, block: int, found: dict[str, Any] | None, rank: int) -> list[Grade]:
+def _graded(run: Run, block: int, grade: dict[str, Any] | None, rank: int) -> list[Grade]:
     """One entry of the record: with --steps there is one, at the end, and its epoch is 0."""
-    if found is None:
+    if grade is None:
         return []
     epoch = block + 1 if run.epochs else 0
     if rank == 0:
         when = f" after epoch {epoch}" if epoch else ""
-        print(f"accuracy{when}: {found['value']:.4f} of {found['samples']}, loss {found['loss']:.4f}", flush=True)
-    return [{"epoch": epoch, "value": found["value"], "loss": found["loss"], "samples": found["samples"]}]
+        print(f"accuracy{when}: {grade['value']:.4f} of {grade['samples']}, loss {grade['loss']:.4f}", flush=True)
+    return [{"epoch": epoch, "value": grade["value"], "loss": grade["loss"], "samples": grade["samples"]}]
 
 
 def _notes(run: Run, training: Any) -> Iterator[str]:
@@ -202,8 +202,8 @@ def _watch(training: Any, run: Run) -> Any:
 
 def _profile(training: Any, watch: Any, run: Run) -> dict[str, Any] | None:
     engines = training.pace.engines
-    found = watch.profile() if watch is not None else engines[0].profile if engines else None
-    return found.model_copy(update={"model": run.model, "batch_size": run.per_worker}).to_dict() if found else None
+    profile = watch.profile() if watch is not None else engines[0].profile if engines else None
+    return profile.model_copy(update={"model": run.model, "batch_size": run.per_worker}).to_dict() if profile else None
 
 
 def _network(training: Any) -> NetworkPart:

@@ -54,7 +54,7 @@ class StepLog:
         usual = median_low(count for count, _ in self.batches)
         return round(fmean(samples for count, samples in self.batches if count == usual))
 
-    def found(self, *, device: str) -> RankReport:
+    def report(self, *, device: str) -> RankReport:
         """Return the report of this rank, as a worker of `paceline run` makes it."""
         pace, count = self._pace, max(1, len(self.steps))
         received = zip(pace.comm.received(), self._received, strict=True)
@@ -81,5 +81,5 @@ class StepLog:
         if self.steps:
             path = Path(os.environ["PACELINE_JOB"]) / f"steps-{self._pace.comm.rank}.json"
             fresh = path.with_suffix(".fresh")
-            fresh.write_text(self.found(**known).to_json())
+            fresh.write_text(self.report(**known).to_json())
             fresh.replace(path)

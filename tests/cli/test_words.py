@@ -11,7 +11,7 @@ from paceline.run.compose.compose import MENUS, compose
 
 
 def asked(text, **flags):
-    return run_from(flags, text.split(), given=list(flags))
+    return run_from(flags, text.split(), chosen=list(flags))
 
 
 def test_words_are_those_of_the_published_individual_mode():

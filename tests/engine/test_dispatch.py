@@ -132,9 +132,9 @@ def test_a_follower_sends_what_was_said_when_it_is_ready_here():
     found = Follower([(0,), (1,)])
     assert found.begin(3) == []
     assert found.ready(0) == []
-    assert found.said(1) == []
+    assert found.announced(1) == []
     assert found.listening
-    assert found.said(0) == []
+    assert found.announced(0) == []
     assert not found.listening
     assert found.ready(1) == [Unit(3, 1), Unit(3, 0)]
 

@@ -66,7 +66,7 @@ def read_experiment(path: Path) -> Experiment:
     return read_toml(path, Experiment)
 
 
-def told(experiment: Experiment, figures: Mapping[str, Mapping[str, float | None]]) -> dict[str, Any]:
+def with_comparison(experiment: Experiment, figures: Mapping[str, Mapping[str, float | None]]) -> dict[str, Any]:
     """The fields that were given, and each expected figure beside the measured one."""
     values = experiment.model_dump(mode="json", exclude_defaults=True)
     if experiment.expected is not None:
@@ -82,18 +82,18 @@ def compared(
     for name in ("rate", "per_worker", "efficiency", "step"):
         wanted = getattr(expected, name)
         if wanted is not None:
-            found = figures.get(name, {})
-            verdict = _judged(wanted, found, expected.tolerance)
-            rows.append({"what": name, "expected": wanted, **_row(found), "verdict": verdict})
+            measured = figures.get(name, {})
+            verdict = _judged(wanted, measured, expected.tolerance)
+            rows.append({"what": name, "expected": wanted, **_row(measured), "verdict": verdict})
     return rows
 
 
-def _row(found: Mapping[str, float | None]) -> dict[str, float | None]:
-    return {"measured": found.get("value"), "low": found.get("low"), "high": found.get("high")}
+def _row(measured: Mapping[str, float | None]) -> dict[str, float | None]:
+    return {"measured": measured.get("value"), "low": measured.get("low"), "high": measured.get("high")}
 
 
-def _judged(wanted: float, found: Mapping[str, float | None], tolerance: float) -> str:
-    value, low, high = found.get("value"), found.get("low"), found.get("high")
+def _judged(wanted: float, measured: Mapping[str, float | None], tolerance: float) -> str:
+    value, low, high = measured.get("value"), measured.get("low"), measured.get("high")
     if value is None:
         return "not measured"
     inside = low is not None and high is not None and low <= wanted <= high

@@ -53,12 +53,12 @@ class Store:
         ids = {stored.record.id: stored for stored in self.records}
         if text in ids:
             return ids[text]
-        found = sorted(key for key in ids if key.startswith(text) or key.endswith(text))
-        if len(found) == 1:
-            return ids[found[0]]
-        if found:
-            shown = ", ".join(found[:5]) + (", ..." if len(found) > 5 else "")
-            raise WrongCommand(f"record {text!r} could be {len(found)} records", why=shown, remedy="more of the id")
+        matching = sorted(key for key in ids if key.startswith(text) or key.endswith(text))
+        if len(matching) == 1:
+            return ids[matching[0]]
+        if matching:
+            shown = ", ".join(matching[:5]) + (", ..." if len(matching) > 5 else "")
+            raise WrongCommand(f"record {text!r} could be {len(matching)} records", why=shown, remedy="more of the id")
         raise WrongCommand(f"there is no record {text!r}", why=f"{len(ids)} are known", remedy="paceline list")
 
 
@@ -71,11 +71,11 @@ def open_store(places: Iterable[Path], without: str = "") -> Store:
     skipped: list[Skipped] = []
     with _no_collections():
         for path in _files(places):
-            found = _read(path, without)
-            if isinstance(found, Skipped):
-                skipped.append(found)
-            elif found is not None:
-                records.setdefault(found.record.id, found)
+            entry = _read(path, without)
+            if isinstance(entry, Skipped):
+                skipped.append(entry)
+            elif entry is not None:
+                records.setdefault(entry.record.id, entry)
     newest = sorted(records.values(), key=lambda stored: (stored.record.time, stored.record.id), reverse=True)
     return Store(tuple(newest), tuple(skipped))
 
@@ -121,10 +121,10 @@ def choose(texts: Sequence[str], runs: Path) -> tuple[list[Stored], list[Skipped
         if os.path.exists(place):
             inside = open_store([place])
             skipped += inside.skipped
-            found = list(inside.records)
+            named = list(inside.records)
         else:
-            found = [store.find(text)]
-        chosen.update((stored.record.id, stored) for stored in found)
+            named = [store.find(text)]
+        chosen.update((stored.record.id, stored) for stored in named)
     if not texts:
         chosen = {stored.record.id: stored for stored in store.records}
         skipped = list(store.skipped)

@@ -56,7 +56,7 @@ class Row:
     """One published figure, and the run that corresponds to it here, or the reason why there is none.
 
     `base` is the name of the row that `ratio` compares with; an efficiency is also divided by the number of workers.
-    If `asked` is False, existing records count but --measure does not run it. All rows of a sheet have the same
+    If `measurable` is False, existing records count but --measure does not run it. All rows of a sheet have the same
     kinds of `figures`.
     """
 
@@ -67,12 +67,12 @@ class Row:
     reason: str = ""
     base: str | None = None
     figures: tuple[PublishedFigure, ...] = ()
-    asked: bool = True
+    measurable: bool = True
 
     @property
     def wanted(self) -> Run | None:
         """Return the run that --measure starts for this row."""
-        return self.run if self.asked else None
+        return self.run if self.measurable else None
 
 
 @dataclass(frozen=True)
@@ -126,12 +126,12 @@ class SheetCell:
         """Return the number of fresh starts of the ratio to another row, or of the rate without a ratio."""
         return len(self.records) if self.ratio is None or self.row.base == self.row.name else self.repeats
 
-    def told(self, figure: PublishedFigure) -> float | str | None:
-        """Return the value of a figure from the records, or None; `untold` gives the reason."""
+    def value(self, figure: PublishedFigure) -> float | str | None:
+        """Return the value of a figure from the records, or None; `missing` gives the reason."""
         return None if self.standing is None or figure.ours is None else figure.ours(self.standing)
 
-    def untold(self, figure: PublishedFigure) -> str:
-        return "" if self.told(figure) is not None else self.reason or UNTOLD
+    def missing(self, figure: PublishedFigure) -> str:
+        return "" if self.value(figure) is not None else self.reason or UNTOLD
 
 
 @dataclass(frozen=True)
@@ -154,12 +154,12 @@ class Filled:
         return any(cell.row.figures[column].published is not None for cell in self.cells)
 
     def shown(self, column: int) -> bool:
-        return any(cell.told(cell.row.figures[column]) is not None for cell in self.cells)
+        return any(cell.value(cell.row.figures[column]) is not None for cell in self.cells)
 
     @property
     def reasons(self) -> list[str]:
         """Return the reasons why cells are empty, each once."""
-        untold = [cell.untold(cell.row.figures[k]) for cell in self.cells for k in self.columns]
+        untold = [cell.missing(cell.row.figures[k]) for cell in self.cells for k in self.columns]
         return list(dict.fromkeys(why for why in (*(cell.reason for cell in self.cells), *untold) if why))
 
 
@@ -220,8 +220,8 @@ def key_of(run: Run, environment: Mapping[str, Any] | None = None) -> Any:
     return contender(run), run.workers, run.nodes, setting(run, where)
 
 
-def _long_enough(run: Run, asked: Run) -> bool:
-    return (run.steps or 0) * run.repeats >= (asked.steps or 0) * asked.repeats and run.warmup >= asked.warmup
+def _long_enough(run: Run, wanted: Run) -> bool:
+    return (run.steps or 0) * run.repeats >= (wanted.steps or 0) * wanted.repeats and run.warmup >= wanted.warmup
 
 
 def problem_of(run: Run) -> str:
@@ -235,17 +235,17 @@ def problem_of(run: Run) -> str:
 
 def fill(sheet: Sheet, store: Store) -> Filled:
     """Fill the cells with records of this machine and of the installed versions."""
-    found: dict[Any, list[Record]] = {}
+    by_key: dict[Any, list[Record]] = {}
     here = capture()
     for record in (stored.record for stored in store.records):
         if fields_of([record]) and machine_of(record.environment, "") == machine_of(here, ""):
-            found.setdefault(key_of(record.run, record.environment), []).append(record)
-    standings = {row.name: _standing(row, found) for row in sheet.rows}
+            by_key.setdefault(key_of(record.run, record.environment), []).append(record)
+    standings = {row.name: _standing(row, by_key) for row in sheet.rows}
     return Filled(sheet, tuple(_cell(sheet, row, standings) for row in sheet.rows))
 
 
-def _standing(row: Row, found: dict[Any, list[Record]]) -> Standing | None:
-    records = [] if row.run is None else found.get(key_of(row.run), [])
+def _standing(row: Row, by_key: dict[Any, list[Record]]) -> Standing | None:
+    records = [] if row.run is None else by_key.get(key_of(row.run), [])
     if not records:
         return None
     best = next((kind for kind in ("measured", "replayed", "forecast") if any(r.kind == kind for r in records)), "")
@@ -269,9 +269,9 @@ def _cell(sheet: Sheet, row: Row, standings: dict[str, Standing | None]) -> Shee
     return SheetCell(row, standing, ratio, repeats=starts)
 
 
-def over_starts(found: Interval, starts: int) -> Interval:
+def over_starts(interval: Interval, starts: int) -> Interval:
     """Return the interval, or only its centre for a single start: an interval over steps is not one over starts."""
-    return found if starts > 1 else Interval(found.centre, None, None, found.confidence)
+    return interval if starts > 1 else Interval(interval.centre, None, None, interval.confidence)
 
 
 def _divided(ratio: Interval, by: float) -> Interval:

@@ -66,8 +66,8 @@ def _rows(table: dict[str, Any], raced: Raced) -> Iterator[Row]:
     speedups = table.get("speedup") or [rate / rates[0] for rate in rates]
     for k, workers in enumerate(table["workers"]):
         run, reason = _answer(place, table["model"], workers, raced)
-        figures, asked = tuple(_figures(table, k)), place == "minikube"
-        yield Row(_name(workers), rates[k], float(speedups[k]), run, reason, _name(1), figures, asked)
+        figures, runnable = tuple(_figures(table, k)), place == "minikube"
+        yield Row(_name(workers), rates[k], float(speedups[k]), run, reason, _name(1), figures, runnable)
 
 
 def _name(workers: int) -> str:
@@ -121,14 +121,14 @@ def _printed(value: float | str) -> float | str | None:
 
 
 def _compute_to_communication(standing: Standing) -> str | None:
-    parts, told = mean_parts(standing), any(record.communication.get("ratio") for record in standing.records)
-    return ratio(parts) if parts and told else None
+    parts, has_ratio = mean_parts(standing), any(record.communication.get("ratio") for record in standing.records)
+    return ratio(parts) if parts and has_ratio else None
 
 
 def _mean(standing: Standing, part: str, name: str) -> float | None:
     """Return the mean over fresh starts of one entry of the record."""
-    found = [getattr(record, part).get(name) for record in standing.records]
-    known = [float(value) for value in found if value is not None]
+    values = [getattr(record, part).get(name) for record in standing.records]
+    known = [float(value) for value in values if value is not None]
     return fmean(known) if known else None
 
 
@@ -175,8 +175,8 @@ def _parts(cell: SheetCell | None) -> list[dict[str, float]]:
 
 def _seconds(cell: SheetCell | None) -> Interval | None:
     """Return the compute seconds of a step on one worker."""
-    found = [parts.get("forward", 0.0) + parts.get("backward", 0.0) for parts in _parts(cell)]
-    return mean_interval(found) if found else None
+    compute = [parts.get("forward", 0.0) + parts.get("backward", 0.0) for parts in _parts(cell)]
+    return mean_interval(compute) if compute else None
 
 
 def ordered(
@@ -190,17 +190,17 @@ def ordered(
     if len(known) < len(cells):
         return "not judged: cells are empty"
     known.sort(key=lambda entry: entry[0].centre, reverse=not rising)
-    told = ", ".join(f"{model} {value.centre:.3g} {what} {ratio.centre:.2f}x" for value, model, ratio in known)
+    listed = ", ".join(f"{model} {value.centre:.3g} {what} {ratio.centre:.2f}x" for value, model, ratio in known)
     if any(cell.repeats < ENOUGH for cell in cells.values() if cell):
-        return f"not decided: too few fresh starts, {ENOUGH} are needed ({told})"
+        return f"not decided: too few fresh starts, {ENOUGH} are needed ({listed})"
     if any(abs(change) <= error for change, error in _changes(value for value, _, _ in known)):
-        return f"not decided: {what} cannot be told apart ({told})"
+        return f"not decided: {what} cannot be told apart ({listed})"
     changes = list(_changes(ratio for _, _, ratio in known))
     if all(change > error for change, error in changes):
-        return f"true here ({told})"
+        return f"true here ({listed})"
     if any(change + error < math.log1p(LEVEL) for change, error in changes):
-        return f"false here ({told})"
-    return f"not decided: the difference may be chance, and --measure --starts N adds starts ({told})"
+        return f"false here ({listed})"
+    return f"not decided: the difference may be chance, and --measure --starts N adds starts ({listed})"
 
 
 def _changes(figures: Iterable[Interval]) -> Iterator[tuple[float, float]]:
@@ -218,17 +218,17 @@ def _error(side: Interval) -> float:
 
 def _update(alone: dict[str, SheetCell | None]) -> str:
     shares = {
-        model: fmean(parts.get("update", 0.0) / parts["step"] for parts in found)
+        model: fmean(parts.get("update", 0.0) / parts["step"] for parts in timed)
         for model, cell in alone.items()
-        if (found := _parts(cell))
+        if (timed := _parts(cell))
     }
     if not shares:
         return "not judged: cells are empty"
-    told = ", ".join(f"{model} {100 * part:.1f} %" for model, part in shares.items())
+    listed = ", ".join(f"{model} {100 * part:.1f} %" for model, part in shares.items())
     if any(cell.repeats < ENOUGH for model, cell in alone.items() if cell and model in shares):
-        return f"not decided: too few fresh starts, {ENOUGH} are needed (update takes {told} of a step)"
+        return f"not decided: too few fresh starts, {ENOUGH} are needed (update takes {listed} of a step)"
     verdict = "true" if max(shares.values()) > SLOW_UPDATE else "false"
-    return f"{verdict} here (update takes {told} of a step)"
+    return f"{verdict} here (update takes {listed} of a step)"
 
 
 def facts(published: dict[str, Any]) -> list[tuple[str, str]]:

@@ -23,9 +23,9 @@ RUNG = {**SMALL, "image_size": 32, "batch_size": 4, "steps": 3}
 
 
 def sheets(published: dict[str, Any]) -> list[Sheet]:
-    found = [_sheet(table) for table in published["table"] if table["date"] == "2017-09"]
+    tables = [_sheet(table) for table in published["table"] if table["date"] == "2017-09"]
     [ladder] = [table for table in published["table"] if table["date"] == "2019-05"]
-    return [*found, _ladder(ladder)]
+    return [*tables, _ladder(ladder)]
 
 
 def _sheet(table: dict[str, Any]) -> Sheet:

@@ -35,12 +35,12 @@ def _no_scaling(base: Standing | None, here: Sequence[Standing]) -> Iterator[str
             "known; a rate is in updates of the whole job"
         )
         return
-    other = [
+    differing = [
         s for s in here if s.workers > 1 and {k for k in s.work if s.work[k] != base.work.get(k)} == {"batch_size"}
     ]
-    if other:
-        sizes = " or ".join(sorted({standing.work["batch_size"] for standing in other}, key=int))
-        names = ", ".join(standing.label for standing in other)
+    if differing:
+        sizes = " or ".join(sorted({standing.work["batch_size"] for standing in differing}, key=int))
+        names = ", ".join(standing.label for standing in differing)
         yield f"no scaling of {names}: a worker has {sizes} samples per step there and {base.work['batch_size']} alone"
 
 
@@ -86,7 +86,7 @@ def _interrupted(standings: Sequence[Standing]) -> Iterator[str]:
         if record.turn is not None:
             name, number, sitting = record.turn
             sittings.setdefault((name, number), set()).add(sitting)
-    torn = sorted({str(number) for (_, number), found in sittings.items() if len(found) > 1})
+    torn = sorted({str(number) for (_, number), days in sittings.items() if len(days) > 1})
     if torn:
         yield (
             f"round(s) {', '.join(torn)} were interrupted: runs before the interruption are not compared with runs "

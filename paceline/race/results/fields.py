@@ -55,10 +55,10 @@ class Field:
 
     def reference(self, name: str, beside: Standing) -> Standing | None:
         """limit or ddp with as many workers as `beside`; of several, the one most like it, then the plain one."""
-        found = [s for s in self.at(beside.workers) if s.reference == name]
+        standings = [s for s in self.at(beside.workers) if s.reference == name]
         mine = beside.first.run
         return min(
-            found,
+            standings,
             key=lambda s: (
                 s.kind != beside.kind,
                 s.first.run.nodes != mine.nodes,
@@ -89,19 +89,19 @@ def fields_of(records: Iterable[Record]) -> list[Field]:
     ended = [record for record in records if rate_of(record) is not None and record.verdict != "failed"]
     ended.sort(key=lambda record: (record.time, record.id))
     shared = bases(ended)
-    found: dict[Any, list[Record]] = {}
+    grouped: dict[Any, list[Record]] = {}
     runs: dict[Any, Run] = {}
     for record in ended:
         heat = heat_of(record)
         base = record if heat is None else shared[heat]
         where = machine_of(record.environment, record.device)
-        asked = (setting(base.run, base.environment), record.unit, where)
-        found.setdefault(asked, []).append(record)
-        runs.setdefault(asked, base.run)
-    differing = _differing([where for _, _, where in found])
+        question = (setting(base.run, base.environment), record.unit, where)
+        grouped.setdefault(question, []).append(record)
+        runs.setdefault(question, base.run)
+    differing = _differing([where for _, _, where in grouped])
     fields = [
-        Field(_standings(chosen), runs[asked], ", ".join(asked[2][k] for k in differing if asked[2][k]))
-        for asked, chosen in found.items()
+        Field(_standings(chosen), runs[question], ", ".join(question[2][k] for k in differing if question[2][k]))
+        for question, chosen in grouped.items()
     ]
     return sorted(fields, key=lambda field: -len(field.standings))
 
@@ -124,17 +124,17 @@ def _differing(machines: Sequence[tuple[str, ...]]) -> list[int]:
 
 def _standings(records: Sequence[Record]) -> tuple[Standing, ...]:
     """Contenders by what they are; those that have a name in common are told apart."""
-    found: dict[Any, list[Record]] = {}
+    grouped: dict[Any, list[Record]] = {}
     for record in records:
-        found.setdefault((record.workers, record.kind, *_is(record).items()), []).append(record)
+        grouped.setdefault((record.workers, record.kind, *_is(record).items()), []).append(record)
     named: dict[Any, list[list[Record]]] = {}
-    for alike in found.values():
+    for alike in grouped.values():
         for part in _by_label(alike):
             named.setdefault((_called(part), part[0].workers, part[0].kind), []).append(part)
     standings = []
     for (name, workers, kind), parts in named.items():
-        for told, part in zip(_apart(name, parts), parts, strict=True):
-            standings.append(Standing(told, workers, kind, _group(part), tuple(part)))
+        for label, part in zip(_apart(name, parts), parts, strict=True):
+            standings.append(Standing(label, workers, kind, _group(part), tuple(part)))
     return tuple(sorted(standings, key=lambda s: (s.workers, s.group != SAME, _place(s))))
 
 
@@ -164,9 +164,9 @@ def _called(records: Sequence[Record]) -> str:
 
 def _apart(name: str, parts: Sequence[Sequence[Record]]) -> list[str]:
     """The name with what differs between several contenders that have it."""
-    found = [_is(part[0]) for part in parts]
-    differing = [key for key in found[0] if len({each[key] for each in found}) > 1]
-    return [" ".join([name, *(f"{key} {each[key]}" for key in differing)]) for each in found]
+    facts = [_is(part[0]) for part in parts]
+    differing = [key for key in facts[0] if len({each[key] for each in facts}) > 1]
+    return [" ".join([name, *(f"{key} {each[key]}" for key in differing)]) for each in facts]
 
 
 def _group(records: Sequence[Record]) -> str:

@@ -41,7 +41,7 @@ def bases(records: Iterable[Record]) -> dict[Heat, Record]:
         heat = heat_of(record)
         if heat is not None:
             heats.setdefault(heat, []).append(record)
-    return {heat: min(found, key=_changes) for heat, found in heats.items()}
+    return {heat: min(members, key=_changes) for heat, members in heats.items()}
 
 
 def _changes(record: Record) -> tuple[bool, int]:

@@ -13,5 +13,5 @@ def ranked(contenders: Iterable[T], *, rate: Callable[[T], float], beats: Callab
 
     A mean over rounds that others do not have may be higher for no merit; `beats` looks at what both have.
     """
-    found = list(contenders)
-    return sorted(found, key=lambda one: (any(beats(other, one) for other in found), -rate(one)))
+    entries = list(contenders)
+    return sorted(entries, key=lambda one: (any(beats(rival, one) for rival in entries), -rate(one)))

@@ -34,8 +34,8 @@ SAME, CHANGES = "same result as all-reduce", "changes convergence"
 
 def contender(run: Run) -> str:
     """The strategy as people name it, with the axes that were given beside it."""
-    given = [str(getattr(run, axis)) for axis in AXES if getattr(run, axis) is not None]
-    words = ([run.strategy] if run.strategy else []) + given
+    members = [str(getattr(run, axis)) for axis in AXES if getattr(run, axis) is not None]
+    words = ([run.strategy] if run.strategy else []) + members
     name = " + ".join(words) or "allreduce"
     return name if run.comm == "auto" else f"{name} over {run.comm}"
 
@@ -60,8 +60,8 @@ def setting(run: Run, environment: Mapping[str, Any]) -> tuple[tuple[str, Any], 
 
 def _threads(environment: Mapping[str, Any], workers: int) -> int:
     """Of one worker that was not told how many: those of its environment, or its share of the cores."""
-    told = str((environment.get("variables") or {}).get("OMP_NUM_THREADS", ""))
-    return int(told) if told.isdigit() else max(1, int(environment.get("cores") or 1) // max(1, workers))
+    threads = str((environment.get("variables") or {}).get("OMP_NUM_THREADS", ""))
+    return int(threads) if threads.isdigit() else max(1, int(environment.get("cores") or 1) // max(1, workers))
 
 
 def spoken_setting(run: Run, unit: str = "") -> str:
@@ -150,44 +150,44 @@ class Standing:
 
     @cached_property
     def _turns(self) -> dict[Any, float]:
-        found = ((record.turn, rate_of(record)) for record in self.records)
-        return {turn: rate for turn, rate in found if turn is not None and rate is not None}
+        pairs = ((record.turn, rate_of(record)) for record in self.records)
+        return {turn: rate for turn, rate in pairs if turn is not None and rate is not None}
 
     @cached_property
     def races(self) -> Counter[str]:
         """In how many rounds of each race it ran."""
         return Counter(turn[0] for turn in self._turns)
 
-    def round_ratio(self, other: Standing) -> Interval | None:
+    def round_ratio(self, rival: Standing) -> Interval | None:
         """The ratio over the rounds that both ran in; None where there is none."""
-        pairs = self.paired(other)
+        pairs = self.paired(rival)
         return ratio_interval(*map(list, zip(*pairs, strict=True))) if pairs else None
 
-    def paired(self, other: Standing) -> list[tuple[float, float]]:
+    def paired(self, rival: Standing) -> list[tuple[float, float]]:
         """Rates of the rounds of a race that both have: they met the same slow minutes."""
-        mine, theirs = self._turns, other._turns
+        mine, theirs = self._turns, rival._turns
         return [(mine[turn], theirs[turn]) for turn in mine if turn in theirs]
 
-    def against(self, other: Standing) -> Interval:
+    def against(self, rival: Standing) -> Interval:
         """The ratio of rates; round by round where both ran in the same rounds of a race."""
-        pairs = self._together(other)
+        pairs = self._together(rival)
         if pairs:
             return ratio_interval(*map(list, zip(*pairs, strict=True)))
-        return unpaired_ratio(self.samples, other.samples)
+        return unpaired_ratio(self.samples, rival.samples)
 
-    def _together(self, other: Standing) -> list[tuple[float, float]]:
+    def _together(self, rival: Standing) -> list[tuple[float, float]]:
         """Rounds that both have, if a ratio is to be of these: a single one only where one side has no other start."""
-        pairs, starts = self.paired(other), (len(self.rates), len(other.rates))
+        pairs, starts = self.paired(rival), (len(self.rates), len(rival.rates))
         return pairs if len(pairs) > 1 or (min(starts) == 1 < max(starts)) else []
 
-    def starts_against(self, other: Standing) -> int:
+    def starts_against(self, rival: Standing) -> int:
         """How many fresh starts of each are behind that ratio."""
-        return len(self._together(other)) or min(len(self.rates), len(other.rates))
+        return len(self._together(rival)) or min(len(self.rates), len(rival.rates))
 
-    def beats(self, other: Standing) -> bool:
+    def beats(self, rival: Standing) -> bool:
         """Surely faster, with enough starts to say so."""
-        low = self.against(other).low
-        return low is not None and low > 1 and self.starts_against(other) >= ENOUGH
+        low = self.against(rival).low
+        return low is not None and low > 1 and self.starts_against(rival) >= ENOUGH
 
     @property
     def samples(self) -> list[float]:
@@ -197,7 +197,7 @@ class Standing:
     def accuracy(self) -> float | None:
         """On the test part of the source at the end, the mean over the fresh starts that trained longest."""
         longest = [record for record in self.records if updates_of(record) == self.updates]
-        ends = [found[-1] for record in longest if (found := accuracy_of(record))]
+        ends = [grades[-1] for record in longest if (grades := accuracy_of(record))]
         return fmean(ends) if ends else None
 
     @cached_property
@@ -227,6 +227,6 @@ PARTS = ("data", "forward", "backward", "exposed", "update", "other")  # of a st
 
 def mean_parts(standing: Standing) -> dict[str, float]:
     """Seconds of each part, over all starts that told them."""
-    told = [record.breakdown for record in standing.records if record.breakdown.get("step")]
+    timed = [record.breakdown for record in standing.records if record.breakdown.get("step")]
     names = (*PARTS, "step")
-    return {name: sum(parts.get(name, 0.0) for parts in told) / len(told) for name in names} if told else {}
+    return {name: sum(parts.get(name, 0.0) for parts in timed) / len(timed) for name in names} if timed else {}

@@ -60,11 +60,11 @@ def verdict(field: Field, workers: int | None = None) -> Verdict:
     """The verdict for one number of workers, the largest of the field unless another is named."""
     workers = workers or field.worlds[-1]
     order = leaders(field, workers)
-    found = (*findings(field, workers, order), *_aside(_runners(field, workers), order))
+    facts = (*findings(field, workers, order), *_aside(_runners(field, workers), order))
     notes = tuple(caveats(field, workers))
     shown = order or field.at(workers)[-1:]
     if not shown:
-        return Verdict(workers, findings=found, notes=notes)
+        return Verdict(workers, findings=facts, notes=notes)
     best, *rivals = shown
     level = [rival for rival in rivals if not best.beats(rival)]
     rival = next(iter(level or rivals), None)
@@ -80,7 +80,7 @@ def verdict(field: Field, workers: int | None = None) -> Verdict:
         starts=starts,
         rate=best.rate.centre,
         unit=field.unit,
-        findings=found,
+        findings=facts,
         notes=notes,
     )
 

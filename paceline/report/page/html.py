@@ -57,7 +57,7 @@ def named(svg: str, title: str, says: str) -> str:
     head = f'<title id="t{number}">{escape(title)}</title><desc id="d{number}">{escape(says)}</desc>'
     svg = re.sub(r"clip(\d+)", rf"c{number}-\1", svg)
     labels = f' role="img" aria-labelledby="t{number} d{number}"'
-    return re.sub(r"<svg([^>]*)>", lambda found: f"<svg{found[1]}{labels}>{head}", svg, count=1)
+    return re.sub(r"<svg([^>]*)>", lambda match: f"<svg{match[1]}{labels}>{head}", svg, count=1)
 
 
 _MARK = re.compile(r'<path aria-label="([^"]*)"([^>]*?)(?:/>|></path>)')
@@ -70,5 +70,5 @@ _LABELS = re.compile(r' aria-label="[^"]*"')
 def slim(svg: str) -> str:
     """Marks tell their values on hover; roles of the parts go, because the whole is one picture with a table."""
     svg = _FONT.sub("", svg)
-    svg = _MARK.sub(lambda found: f"<path{found[2]}><title>{found[1]}</title></path>", svg)
+    svg = _MARK.sub(lambda match: f"<path{match[2]}><title>{match[1]}</title></path>", svg)
     return _EMPTY.sub("", _LABELS.sub("", _QUIET.sub("", svg)))

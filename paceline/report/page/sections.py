@@ -65,7 +65,7 @@ def draw_field(field: Field, events: RanksOfRecord) -> Drawn:
 
 
 def _each(worlds: Sequence[int], make: Any) -> list[tuple[int, Figure]]:
-    return [(workers, found) for workers in worlds if (found := make(workers)) is not None]
+    return [(workers, made) for workers in worlds if (made := make(workers)) is not None]
 
 
 def _throughputs(field: Field, worlds: Sequence[int], group: str) -> list[tuple[int, Figure]]:
@@ -110,8 +110,8 @@ def hero(fields: Sequence[Field], records: Sequence[Record], title: str) -> str:
 
 def spoken(field: Field) -> list[str]:
     """The verdict for each number of workers, the largest first, then what else was found on the largest."""
-    found = verdicts(field)
-    return [*(judged.headline for judged in found), *found[0].findings]
+    results = verdicts(field)
+    return [*(judged.headline for judged in results), *results[0].findings]
 
 
 def _tiles(field: Field | None, records: Sequence[Record]) -> str:
@@ -123,9 +123,9 @@ def _tiles(field: Field | None, records: Sequence[Record]) -> str:
         error = "" if low is None or high is None else f"{max(0.0, low):,.0f} to {high:,.0f}"
         tiles.append((f"{best.rate.centre:,.0f}", f"{field.unit}/s, {best.label}", error))
         for name in ("ddp", "limit"):
-            other = field.reference(name, best)
-            if other is not None and other is not best:
-                ratio = best.against(other)
+            rival = field.reference(name, best)
+            if rival is not None and rival is not best:
+                ratio = best.against(rival)
                 tiles.append((f"{100 * ratio.centre:.0f} %", f"of {name}", share(ratio).partition(" % ")[2]))
     unsteady = sum(map(_is_unsteady, records))
     tiles.append((str(len(records)), f"run{'s' * (len(records) != 1)}", f"{unsteady} unsteady" if unsteady else ""))
@@ -136,12 +136,12 @@ def _tile(value: str, what: str, detail: str) -> str:
     return tag("div", text("b", value) + text("span", what) + (text("small", detail) if detail else ""))
 
 
-def body(drawn: Drawn, lead: str, said: bool) -> Iterator[str]:
+def body(drawn: Drawn, lead: str, has_verdict: bool) -> Iterator[str]:
     """The sections of one field, under its verdict unless that was said already."""
     field = drawn.field
     if lead:
         yield tag("h2", "", class_="rule") + text("h2", lead, class_="field")
-    if not said:
+    if not has_verdict:
         lines = "".join(text("p", sentence) for sentence in spoken(field))
         yield tag("div", lines, class_="lead")
     if drawn.same:
@@ -194,18 +194,18 @@ def _timelines(drawn: Drawn) -> Iterator[tuple[Figure, str]]:
 
 
 def topologies(field: Field) -> Iterator[str]:
-    found: dict[str, str] = {}
+    drawings: dict[str, str] = {}
     for standing in field.standings:
         topology, run = standing.topology, standing.first.run
         try:
             size = run.cluster.size
             if topology is not None and 1 < size <= LARGEST:
-                found.setdefault(f"{topology} on {size} ranks", draw(topology, size, 0, run.cluster.count))
+                drawings.setdefault(f"{topology} on {size} ranks", draw(topology, size, 0, run.cluster.count))
         except PacelineError:
             continue
-    if found:
+    if drawings:
         pictures = "".join(
-            tag("figure", text("h3", name) + _inline(svg, k)) for k, (name, svg) in enumerate(found.items())
+            tag("figure", text("h3", name) + _inline(svg, k)) for k, (name, svg) in enumerate(drawings.items())
         )
         yield section("Topologies", "Who mixes with whom.", tag("div", pictures, class_="pictures"))
 
@@ -230,7 +230,7 @@ def runs(records: Sequence[Record]) -> str:
     commands: dict[str, list[Record]] = {}
     for record in records:
         commands.setdefault(record.text, []).append(record)
-    blocks = "".join(_command(line, found) for line, found in commands.items())
+    blocks = "".join(_command(line, records_of_line) for line, records_of_line in commands.items())
     note = "Every run with the command that does it again."
     if any("***" in record.text for record in records):
         note += " *** stands for a secret that records do not keep."

@@ -58,7 +58,7 @@ def page(drawn: Sequence[Drawn], records: Sequence[Record], title: str, skipped:
     several = len(fields) > 1
     parts = [sections.hero(fields, records, title)]
     for shown in drawn:
-        parts += sections.body(shown, shown.field.title if several else "", said=shown is drawn[0])
+        parts += sections.body(shown, shown.field.title if several else "", has_verdict=shown is drawn[0])
     parts += [sections.runs(records), *sections.notes(records, skipped, fields), sections.environments(records)]
     main = tag("main", _bar() + "".join(parts) + _foot())
     return "\n".join(
@@ -108,8 +108,8 @@ def _bar() -> str:
 
 
 def _foot() -> str:
-    told = f"Made by paceline {VERSION} from records alone. This file loads nothing and works offline."
-    return tag("footer", text("p", told))
+    origin = f"Made by paceline {VERSION} from records alone. This file loads nothing and works offline."
+    return tag("footer", text("p", origin))
 
 
 def write_charts(drawn: Sequence[Drawn], folder: Path) -> list[Path]:

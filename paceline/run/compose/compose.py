@@ -48,8 +48,8 @@ def axes_of(run: Run, cluster: Cluster | None = None) -> Axes:
         strategy = replace(strategy, exchange=strategy.across)
     members = {}
     for axis, menu in MENUS.items():
-        given = getattr(run, axis)
-        members[axis] = menu.make(given if given is not None else getattr(strategy, axis))
+        text = getattr(run, axis)
+        members[axis] = menu.make(text if text is not None else getattr(strategy, axis))
     if run.topology is not None and members["exchange"].takes_topology:
         members["exchange"] = members["exchange"].with_topology(topologies.MENU.make(run.topology))
     return Axes(**members, topology=members["exchange"].topology)

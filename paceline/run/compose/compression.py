@@ -60,10 +60,10 @@ def one_momentum(run: Run, axes: Axes) -> Iterator[PacelineError]:
 def has_momentum(optimizer: str) -> bool:
     """Whether an optimizer as written keeps a mean of past gradients."""
     spec = parse(optimizer)
-    given = dict(spec.kwargs)
+    settings = dict(spec.kwargs)
     if spec.word.lower() == "sgd" and len(spec.args) > 1:
-        given.setdefault("momentum", spec.args[1])
-    written = str(given.get("momentum", "0"))
+        settings.setdefault("momentum", spec.args[1])
+    written = str(settings.get("momentum", "0"))
     return spec.word.lower() in _WITH_MEANS or written.strip("0.") != ""
 
 

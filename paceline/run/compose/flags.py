@@ -86,8 +86,8 @@ def _comm_has_device(run: Run, machine: Machine) -> Iterator[PacelineError]:
 def _reference_is_alone(run: Run, machine: Machine) -> Iterator[PacelineError]:
     if run.reference is None:
         return
-    given = [axis for axis in AXES if getattr(run, axis) and axis != "membership"]  # its members are fixed too
-    for axis in given:
+    axes = [axis for axis in AXES if getattr(run, axis) and axis != "membership"]  # its members are fixed too
+    for axis in axes:
         yield WrongCommand(
             f"{flag_of(axis)} {getattr(run, axis)} beside --strategy {run.reference}",
             why=f"{run.reference} is a reference, not made of axes",
@@ -166,18 +166,18 @@ def _misfits(run: Run, source: Source) -> Iterator[PacelineError]:
         yield problem
         return
     for name, fits in (("image_size", operator.eq), ("classes", operator.ge)):
-        given, held = getattr(run, name), fit.get(name)
-        if given is not None and held is not None and not fits(given, held):
+        value, held = getattr(run, name), fit.get(name)
+        if value is not None and held is not None and not fits(value, held):
             yield WrongCommand(
-                f"{flag_of(name)} {given} with source {source}", why=f"its samples have {held}", remedy="leave it out"
+                f"{flag_of(name)} {value} with source {source}", why=f"its samples have {held}", remedy="leave it out"
             )
 
 
 def _model_takes_shapes(run: Run, machine: Machine) -> Iterator[PacelineError]:
     """Refuse a shape of samples that a shipped model does not have; other models are asked when they are built."""
-    given = [name for name in SHAPES if getattr(run, name) is not None]
-    unit = _unit(run.model) if given else None
-    for name in given:
+    shapes = [name for name in SHAPES if getattr(run, name) is not None]
+    unit = _unit(run.model) if shapes else None
+    for name in shapes:
         if unit is not None and unit != about(name).samples:
             yield WrongCommand(
                 f"{flag_of(name)} {getattr(run, name)} with model {short(run.model)}",

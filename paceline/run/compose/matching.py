@@ -110,15 +110,15 @@ def tensor_by_tensor(run: Run, axes: Axes) -> Iterator[PacelineError]:
     """Nothing that needs all gradients at once where tensors are updated one by one."""
     if not axes.schedule.crosses_step:
         return
-    asked = {
+    conditions = {
         f"--clip-norm {run.clip_norm or 0:g}": (run.clip_norm is not None, "a global norm needs all gradients at once"),
         "--precision fp16": (run.precision == "fp16", "a step that overflows could not be skipped as a whole"),
         f"--optimizer {run.optimizer}": (_word(run.optimizer) == "lbfgs", "it moves all parameters together"),
         "--compile": (run.compile, "layers wait inside forward, where a compiled graph cannot stop"),
         f"rule {axes.rule}": (not axes.rule.averages_gradients, "it has no mean gradient to wait for"),
     }
-    for what, (given, why) in asked.items():
-        if given:
+    for what, (holds, why) in conditions.items():
+        if holds:
             yield WrongCommand(
                 f"{what} with schedule {axes.schedule}",
                 why=f"tensors are updated one by one while the next step runs, and {why}",

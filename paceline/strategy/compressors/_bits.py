@@ -113,8 +113,8 @@ def unpack_codes(packed: Array, numel: int, width: int) -> Array:
         rows = np.empty((8 // part, length), dtype=np.uint8)
         for k in range(len(rows)):
             np.bitwise_and(raw >> (part * k), mask, out=rows[k])
-        found = rows.reshape(-1)[:numel]
-        codes = codes | (found << shift) if shift else found
+        bits = rows.reshape(-1)[:numel]
+        codes = codes | (bits << shift) if shift else bits
         shift, start = shift + part, start + length
     return codes
 

@@ -175,12 +175,12 @@ class Rooms:
         self._pairs: dict[Any, tuple[Tensor, Tensor]] = {}
 
     def pair(self, key: Any, numel: int, dtype: Any) -> tuple[Tensor, Tensor]:
-        found = self._pairs.get((key, numel))
-        if found is None:
+        pair = self._pairs.get((key, numel))
+        if pair is None:
             source = self._comm.allocate(numel, dtype)
             result = self._comm.allocate_result(numel, dtype) if self._shared else source.new_zeros(numel)
-            found = self._pairs[key, numel] = (source, result)
-        return found
+            pair = self._pairs[key, numel] = (source, result)
+        return pair
 
 
 class Stateless:

@@ -22,7 +22,7 @@ def at_least(x: Array, threshold: float) -> tuple[Array, Array]:
         size, reached = sizes[: part.stop - part.start], mask[: part.stop - part.start]
         np.abs(x[part], out=size)
         np.greater_equal(size, threshold, out=reached)
-        found = np.flatnonzero(reached)
-        magnitudes.append(size[found])
-        places.append(found + part.start)
+        positions = np.flatnonzero(reached)
+        magnitudes.append(size[positions])
+        places.append(positions + part.start)
     return np.concatenate(places), np.concatenate(magnitudes)

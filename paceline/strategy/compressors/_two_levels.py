@@ -56,5 +56,5 @@ class TwoLevels(Gathered):
 def total(x: Array) -> float:
     """A sum in float32; where that overflows, in float64."""
     with np.errstate(over="ignore"):
-        found = float(x.sum())
-    return found if math.isfinite(found) else float(x.sum(dtype=np.float64))
+        whole = float(x.sum())
+    return whole if math.isfinite(whole) else float(x.sum(dtype=np.float64))

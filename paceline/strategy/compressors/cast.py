@@ -106,11 +106,11 @@ class CastCodec(Stateless):
 
     def _raise(self, what: str, piece: Chunk, vector: Tensor) -> None:
         for name, wrong, numel in not_finite(self._layout, piece, vector):
-            other = "--compress none" if self._to == "bf16" else "--compress 'cast(bf16)'"
+            remedy = "--compress none" if self._to == "bf16" else "--compress 'cast(bf16)'"
             raise NonFinite(
                 f"{what} of {name} does not fit into {self._to}",
                 why=f"{wrong:,} of {numel:,} numbers are above {self._largest:g}",
-                remedy=f"{other}; {SCALED}",
+                remedy=f"{remedy}; {SCALED}",
             )
 
 

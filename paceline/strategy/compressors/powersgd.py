@@ -54,11 +54,11 @@ class PowerSgd(Lossy):
             )
 
     def body(self, layout: Layout, piece: Chunk, size: int) -> Sequence[Wire]:
-        thin, other = sort(layout, piece, self.rank)
-        left = sum(matrix.rows * self.rank for matrix in thin) + sum(stop - start for start, stop in other)
+        thin, thick = sort(layout, piece, self.rank)
+        left = sum(matrix.rows * self.rank for matrix in thin) + sum(stop - start for start, stop in thick)
         right = sum(matrix.columns * self.rank for matrix in thin)
-        found = Wire("sum", 4 * left), Wire("sum", 4 * right)
-        return found if thin else found[:1]
+        wires = Wire("sum", 4 * left), Wire("sum", 4 * right)
+        return wires if thin else wires[:1]
 
     def operator(self, layout: Layout, comm: Comm, shared: bool, shrunk: bool) -> LowRank:
         return LowRank(self, layout, Rooms(comm, shared))
@@ -79,7 +79,7 @@ class Matrix:
 
 def sort(layout: Layout, piece: Chunk, rank: int) -> tuple[list[Matrix], list[tuple[int, int]]]:
     """The matrices of a piece, and the ranges of everything else."""
-    thin, other = [], []
+    thin, thick = [], []
     for index, start, stop in tensors_in(layout, piece):
         slot = layout.slots[index]
         rows = slot.shape[0] if len(slot.shape) > 1 else 1
@@ -87,8 +87,8 @@ def sort(layout: Layout, piece: Chunk, rank: int) -> tuple[list[Matrix], list[tu
         if stop - start == slot.numel and rank * (rows + columns) < slot.numel:
             thin.append(Matrix(index, start, rows, columns))
         else:
-            other.append((start, stop))
-    return thin, other
+            thick.append((start, stop))
+    return thin, thick
 
 
 class LowRank:
@@ -102,16 +102,16 @@ class LowRank:
         self._starts: dict[str, Tensor] = {}
 
     def rounds(self, piece: Chunk, src: Tensor, dst: Tensor, rest: Tensor | None) -> Rounds:
-        thin, other = sort(self._layout, piece, self._rank)
+        thin, thick = sort(self._layout, piece, self._rank)
         plain = sum(m.rows for m in thin) * self._rank
-        numel = plain + sum(stop - start for start, stop in other)
+        numel = plain + sum(stop - start for start, stop in thick)
         left, left_sum = self._rooms.pair(("P", piece.start), numel, src.dtype)
         self._project(thin, src, left)
-        pack(src, other, left[plain:])
+        pack(src, thick, left[plain:])
         yield Payload("sum", left, left_sum)
-        unpack(dst, other, left_sum[plain:])
+        unpack(dst, thick, left_sum[plain:])
         if rest is not None:
-            for start, stop in other:
+            for start, stop in thick:
                 rest[start:stop] = 0
         if thin:
             yield from self._second(piece, thin, src, dst, rest, left_sum)

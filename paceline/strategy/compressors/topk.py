@@ -73,18 +73,18 @@ def largest(x: Array, k: int) -> Array:
         rank = math.ceil(expected + doubt * math.sqrt(expected) + doubt)
         if rank >= sample.size:
             break
-        found, sizes = at_least(x, sample[-rank] or _SMALLEST)
-        if found.size >= k:
-            return found[exact(sizes, k)]
+        positions, sizes = at_least(x, sample[-rank] or _SMALLEST)
+        if positions.size >= k:
+            return positions[exact(sizes, k)]
         if not sample[-rank]:
-            return _with_zeros(x, found, k)
+            return _with_zeros(x, positions, k)
     return exact(np.abs(x), k)
 
 
-def _with_zeros(x: Array, found: Array, k: int) -> Array:
+def _with_zeros(x: Array, positions: Array, k: int) -> Array:
     """All that is not zero, and the first zeros: gradients of embeddings are mostly zero."""
-    zeros = np.flatnonzero(x[: k + found.size] == 0)[: k - found.size]
-    return np.sort(np.concatenate([found, zeros]))
+    zeros = np.flatnonzero(x[: k + positions.size] == 0)[: k - positions.size]
+    return np.sort(np.concatenate([positions, zeros]))
 
 
 def exact(sizes: Array, k: int) -> Array:

@@ -46,23 +46,23 @@ class Fans:
         return chain.from_iterable(self.fans)
 
     def received(self) -> Mapping[int, int]:
-        found: Counter[int] = Counter()
+        counts: Counter[int] = Counter()
         for fan in self.fans:
             total = sum(fan.sources.values())
             for target, factor in fan.targets.items():
-                found[target] += factor * (total - fan.sources.get(target, 0))
-        return found
+                counts[target] += factor * (total - fan.sources.get(target, 0))
+        return counts
 
     def crossing(self) -> Mapping[int, int]:
-        found: Counter[int] = Counter()
+        counts: Counter[int] = Counter()
         for fan in self.fans:
             sent: Counter[int] = Counter()
             for source, nbytes in fan.sources.items():
                 sent[self._node(source)] += nbytes
             total = sent.total()
             for target, factor in fan.targets.items():
-                found[target] += factor * (total - sent[self._node(target)])
-        return found
+                counts[target] += factor * (total - sent[self._node(target)])
+        return counts
 
     def _node(self, rank: int) -> int:
         return self.nodes[rank] if rank < len(self.nodes) else ~rank

@@ -39,7 +39,7 @@ class Hierarchical(ExchangeTraits):
     def __post_init__(self) -> None:
         if self.over and not re.fullmatch(r"\d+(x\d+)*", self.over) and parse(self.over).word != "neighbor":
             raise BadMember(f"{self}", why="it takes dimensions or neighbor(...)", remedy="hierarchical(2x2)")
-        if self.over and not self.neighbors and 0 in self._given():
+        if self.over and not self.neighbors and 0 in self._written_dimensions():
             raise BadMember(f"{self}", why="every dimension is at least 1")
 
     def __str__(self) -> str:
@@ -59,13 +59,13 @@ class Hierarchical(ExchangeTraits):
     def consensus(self) -> bool:
         return self.neighbors is None
 
-    def _given(self) -> tuple[int, ...]:
+    def _written_dimensions(self) -> tuple[int, ...]:
         return tuple(int(part) for part in self.over.split("x"))
 
     def dimensions(self, cluster: Cluster) -> tuple[int, ...]:
         """Innermost first; the product is the number of ranks."""
         if self.over and self.neighbors is None:
-            return self._given()
+            return self._written_dimensions()
         return (cluster.size // cluster.count, cluster.count)
 
     def check(self, cluster: Cluster) -> None:
@@ -200,10 +200,10 @@ class NodesChannel(LevelsChannel):
 
 def members(cluster: Cluster) -> list[list[int]]:
     """The ranks of each node."""
-    found: dict[int, list[int]] = {}
+    by_node: dict[int, list[int]] = {}
     for rank, node in enumerate(cluster.nodes):
-        found.setdefault(node, []).append(rank)
-    return [found[node] for node in sorted(found)]
+        by_node.setdefault(node, []).append(rank)
+    return [by_node[node] for node in sorted(by_node)]
 
 
 def along(dimensions: Sequence[int]) -> Iterator[tuple[list[list[int]], int]]:

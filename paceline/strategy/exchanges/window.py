@@ -96,7 +96,7 @@ class WindowChannel:
 
     def state(self) -> Mapping[str, Any]:
         """What has arrived and was not read. To keep all mass, save on all ranks, with a barrier before."""
-        unread = {index: dict(found) for index, found in self._restored.items()}
+        unread = {index: dict(slots) for index, slots in self._restored.items()}
         for index, window in self._windows.items():
             parked = unread.setdefault(index, {})
             for source, tensor in _contents(window).items():
@@ -105,7 +105,7 @@ class WindowChannel:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """On all ranks: what is on the way belongs to steps that are forgotten."""
-        self._restored = {index: dict(found) for index, found in state.get("arrived", {}).items()}
+        self._restored = {index: dict(slots) for index, slots in state.get("arrived", {}).items()}
         if self._windows:
             self._comm.barrier()
             for window in self._windows.values():
@@ -120,12 +120,12 @@ def _scale(src: Tensor, factor: float, out: Tensor) -> None:
 
 
 def _contents(window: Buffers, clear: bool = False) -> dict[int, Tensor]:
-    found = {}
+    contents = {}
     for source in window.sources:
         copy = window.empty()
         if window.fold(source, copy, clear=clear):
-            found[source] = copy
-    return found
+            contents[source] = copy
+    return contents
 
 
 def rows_of(topology: Any, view: View) -> tuple[Mixing, ...]:

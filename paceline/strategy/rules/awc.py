@@ -48,11 +48,11 @@ class AwcDuty(AveragingDuty):
 
     def _changes(self) -> dict[int, Tensor]:
         """By how much parameters differ from what left, where they do; sources still hold that."""
-        engine, found = self._lane.engine, {}
+        engine, changes = self._lane.engine, {}
         ranks = self.context.comm.size if self.context.exchange.consensus else 1  # a sum: each sends its share
         for slot, position in enumerate(engine.order):
             sent = engine.source(slot)
             value = self.parameters[position].detach().to(sent.dtype)
             if not self._torch.equal(sent, value if ranks == 1 else value * (1.0 / ranks)):
-                found[position] = value - sent * ranks
-        return found
+                changes[position] = value - sent * ranks
+        return changes

@@ -58,7 +58,7 @@ class ExactDiffusionDuty(LocalDuty):
 
     def update(self) -> None:
         mixed = self._lane.take()
-        combined = [(own + other) / 2 for own, other in zip(self._phi, mixed, strict=True)]
+        combined = [(own + neighbor) / 2 for own, neighbor in zip(self._phi, mixed, strict=True)]
         self.correction = [x - psi for x, psi in zip(combined, self._psi, strict=True)]
         self.adopt(combined)
         self.steps += 1

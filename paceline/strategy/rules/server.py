@@ -145,9 +145,9 @@ class ServerDuty:
     def _check_untouched(self) -> None:
         """Parameters are what servers gave: of a change since then they would know nothing, and undo it."""
         equal, close = self._torch.equal, self._torch.allclose
-        for slot, (parameter, given) in enumerate(zip(self._parameters, self._results(), strict=True)):
+        for slot, (parameter, result) in enumerate(zip(self._parameters, self._results(), strict=True)):
             own = parameter.detach()
-            if not equal(own, given) and not close(own, given, rtol=0, atol=0, equal_nan=True):
+            if not equal(own, result) and not close(own, result, rtol=0, atol=0, equal_nan=True):
                 raise WorkloadError(
                     f"{self.engine.name_of(slot)} was changed after step {self.steps}, with rule server",
                     why="parameters live on servers, which have not seen the change",
@@ -194,7 +194,7 @@ class ServerDuty:
     def _segments(self) -> list[list[list[int]]]:
         """For every arena the ranges of neighboring slots that are in one parameter group: start, stop, group."""
         groups = {id(p): k for k, g in enumerate(self.context.optimizer.param_groups) for p in g["params"]}
-        found, slot = [], 0
+        segments, slot = [], 0
         for arena in self.engine.arenas:
             ranges: list[list[int]] = []
             for start, stop in pairwise(arena.layout.offsets):
@@ -204,8 +204,8 @@ class ServerDuty:
                 else:
                     ranges.append([start, stop, group])
                 slot += 1
-            found.append(ranges)
-        return found
+            segments.append(ranges)
+        return segments
 
     def _place(self) -> None:
         """Parameters move to the servers."""

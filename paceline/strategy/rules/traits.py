@@ -28,6 +28,11 @@ class RuleTraits(Member):
         return False
 
     @property
+    def bound(self) -> int | None:
+        """Steps that a rank may be ahead of the slowest; None is no bound."""
+        return 0
+
+    @property
     def intervals(self) -> tuple[int, ...]:
         """Steps between two exchanges, one number for each kind of exchange."""
         return (1,)

@@ -39,12 +39,12 @@ def read(path: Path) -> tuple[Edge, ...]:
         what = f"graph({path})" if absent else f"graph({path}) cannot be read"
         why = "there is no such file" if absent else problem.why
         raise WrongCommand(what, why=why, remedy="a file of lines 'u v'") from None
-    found = []
+    edges = []
     for number, line in enumerate(text.splitlines(), start=1):
         words = line.partition("#")[0].split()
         if words:
-            found.append(_edge(words, path, f"line {number}"))
-    return tuple(found)
+            edges.append(_edge(words, path, f"line {number}"))
+    return tuple(edges)
 
 
 def _edge(words: list[str], path: Path, place: str) -> Edge:

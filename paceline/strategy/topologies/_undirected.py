@@ -23,8 +23,8 @@ def mix(rank: int, neighbors: Neighbors, uniform: bool) -> Mixing:
     """The row of a rank of an undirected graph."""
     mine = tuple(sorted(neighbors(rank)))
     degree = len(mine)
-    others = [degree if uniform else max(degree, len(neighbors(other))) for other in mine]
-    sources = tuple((other, 1 / (1 + larger)) for other, larger in zip(mine, others, strict=True))
+    others = [degree if uniform else max(degree, len(neighbors(neighbor))) for neighbor in mine]
+    sources = tuple((neighbor, 1 / (1 + larger)) for neighbor, larger in zip(mine, others, strict=True))
     return Mixing(1 - sum(weight for _, weight in sources), sources, mine)
 
 
@@ -38,7 +38,7 @@ class Undirected(TopologyTraits):
         raise NotImplementedError
 
     def row(self, rank: int, view: View, step: int) -> Mixing:
-        return mix(rank, lambda other: self.neighbors(other, view.size), self.uniform)
+        return mix(rank, lambda peer: self.neighbors(peer, view.size), self.uniform)
 
     def symmetric(self, size: int, nodes: int = 1) -> bool:
         """Uniform weights are so only if all ranks have the same number of neighbors."""

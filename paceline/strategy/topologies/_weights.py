@@ -135,9 +135,9 @@ def cut_off(edges: Iterable[tuple[int, int]], size: int) -> tuple[int, int] | No
 
 def _closure(onward: list[list[int]]) -> set[int]:
     """The ranks that can be reached from rank 0."""
-    found, ahead = {0}, [0]
+    reached, ahead = {0}, [0]
     while ahead:
-        fresh = [rank for rank in onward[ahead.pop()] if rank not in found]
-        found.update(fresh)
+        fresh = [rank for rank in onward[ahead.pop()] if rank not in reached]
+        reached.update(fresh)
         ahead += fresh
-    return found
+    return reached

@@ -29,8 +29,8 @@ class Exp(Circulant):
 
 
 def powers_below(limit: int, base: int) -> tuple[int, ...]:
-    found, power = [], 1
+    powers, power = [], 1
     while power < limit:
-        found.append(power)
+        powers.append(power)
         power *= base
-    return tuple(found)
+    return tuple(powers)

@@ -117,8 +117,8 @@ class Graph(TopologyTraits):
 
 def _ways(edges: tuple[Edge, ...], directed: bool) -> dict[tuple[int, int], float | None]:
     """(from, to) -> weight, both ways of an undirected edge."""
-    found = {(edge.source, edge.target): edge.weight for edge in edges}
-    return found if directed else found | {(edge.target, edge.source): edge.weight for edge in edges}
+    weights = {(edge.source, edge.target): edge.weight for edge in edges}
+    return weights if directed else weights | {(edge.target, edge.source): edge.weight for edge in edges}
 
 
 def _check_reach(edges: tuple[Edge, ...], name: str, directed: bool) -> None:
@@ -152,7 +152,7 @@ def _rows(edges: tuple[Edge, ...], name: str, *, directed: bool, uniform: bool) 
         return tuple(_weighted(rank, heard[rank], tuple(hearing[rank]), ways, name) for rank in range(size))
     if directed:
         return tuple(_uniform(heard[rank], tuple(hearing[rank])) for rank in range(size))
-    return tuple(mix(rank, lambda other: tuple(heard[other]), uniform) for rank in range(size))
+    return tuple(mix(rank, lambda peer: tuple(heard[peer]), uniform) for rank in range(size))
 
 
 def _uniform(heard: list[int], targets: tuple[int, ...]) -> Mixing:

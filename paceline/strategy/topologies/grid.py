@@ -25,12 +25,12 @@ class Grid(Undirected):
         above, below = (rank - columns, rank + columns)
         left = rank - 1 if rank % columns else -1
         right = rank + 1 if (rank + 1) % columns else -1
-        return tuple(other for other in (above, left, right, below) if 0 <= other < size)
+        return tuple(peer for peer in (above, left, right, below) if 0 <= peer < size)
 
     def note(self, size: int, nodes: int = 1) -> str | None:
         line = f"{self} on {size} ranks is a line: {size} is prime" if size > 3 and shape(size)[0] == 1 else None
-        found = [text for text in (super().note(size, nodes), line) if text]
-        return "; ".join(found) or None
+        lines = [text for text in (super().note(size, nodes), line) if text]
+        return "; ".join(lines) or None
 
 
 def shape(size: int) -> tuple[int, int]:

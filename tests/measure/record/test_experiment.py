@@ -4,7 +4,7 @@ import pytest
 
 from paceline.errors import WrongCommand
 from paceline.files.toml import tomllib
-from paceline.measure.record.experiment import Experiment, read_experiment, told
+from paceline.measure.record.experiment import Experiment, read_experiment, with_comparison
 
 FIGURES = {
     "rate": {"value": 400.0, "low": 380.0, "high": 420.0},
@@ -49,13 +49,13 @@ def path(tmp_path):
 
 
 def test_every_published_field_can_be_given_and_is_kept(path):
-    kept = told(read_experiment(path), FIGURES)
+    kept = with_comparison(read_experiment(path), FIGURES)
     assert kept.pop("compared")
     assert kept.keys() == tomllib.loads(TEXT).keys() == Experiment.model_fields.keys()
 
 
 def test_what_was_expected_stands_beside_what_was_measured(path):
-    [row] = told(read_experiment(path), FIGURES)["compared"]
+    [row] = with_comparison(read_experiment(path), FIGURES)["compared"]
     assert row == {
         "what": "rate",
         "expected": 430.0,
@@ -79,7 +79,7 @@ def test_what_was_expected_stands_beside_what_was_measured(path):
 )
 def test_an_expectation_is_met_inside_the_interval_or_the_tolerance(expected, verdict):
     experiment = Experiment.model_validate({"expected": {**expected, "tolerance": 0.02}})
-    [row] = told(experiment, FIGURES)["compared"]
+    [row] = with_comparison(experiment, FIGURES)["compared"]
     assert row["verdict"] == verdict
 
 

@@ -82,8 +82,8 @@ def test_the_other_columns_stand_beside_those_of_our_records(tmp_path):
     kept(run, tmp_path, **TOLD)
     [cell] = [cell for cell in cells("elasticdl", tmp_path) if cell.state == "measured"]
     ratio = figure(cell, "comp:comm")
-    assert (ratio.published, cell.told(ratio)) == ("10:3", "10:0.5"), "the mean step of all records"
-    told = [cell.told(figure(cell, name)) for name in ("comm/step", "task s", "allreduce s", "numpy s", "apply s")]
+    assert (ratio.published, cell.value(ratio)) == ("10:3", "10:0.5"), "the mean step of all records"
+    told = [cell.value(figure(cell, name)) for name in ("comm/step", "task s", "allreduce s", "numpy s", "apply s")]
     assert told == [0.123, 205.4, 25.25, 0.5, 5.475]
     [line] = [line for line in spoken(reproduce("elasticdl", tmp_path)) if "10:0.5" in line]
     assert re.split(r"[ |]+", line) == ["2", "workers", "10:3", "10:0.5", "0.123", "205", "25.2", "0.500", "5.475"]
@@ -94,7 +94,7 @@ def test_a_figure_is_the_mean_of_all_fresh_starts(tmp_path):
     for start, seconds in enumerate((1.0, 2.0, 6.0), 1):
         kept(run, tmp_path, start, task={"task": seconds})
     [cell] = [cell for cell in cells("elasticdl", tmp_path) if cell.state == "measured"]
-    assert cell.told(figure(cell, "task s")) == 3.0
+    assert cell.value(figure(cell, "task s")) == 3.0
 
 
 def test_a_figure_that_a_record_does_not_tell_is_empty_with_the_reason(tmp_path):
@@ -102,7 +102,7 @@ def test_a_figure_that_a_record_does_not_tell_is_empty_with_the_reason(tmp_path)
     kept(run, tmp_path)
     [sheet] = [s for s in reproduce("elasticdl", tmp_path).sheets if any(c.state == "measured" for c in s.cells)]
     cell = sheet.find("2 workers")
-    assert (cell.told(figure(cell, "comp:comm")), cell.untold(figure(cell, "comp:comm"))) == (None, UNTOLD)
+    assert (cell.value(figure(cell, "comp:comm")), cell.missing(figure(cell, "comp:comm"))) == (None, UNTOLD)
     assert UNTOLD in sheet.reasons
     assert [cell.row.figures[k].name for k in sheet.columns] == ["comp:comm"], "what nobody has is no column"
 
@@ -168,7 +168,7 @@ def test_records_of_the_suite_answer_the_table_of_the_cpu_cluster(tmp_path):
     for (_, workers), cell in found.items():
         assert (cell.state, cell.behind, cell.record.run.strategy) == ("measured", 5, "allreduce")
         assert (cell.record.run.workers, cell.record.run.cpus) == (workers, None)
-        assert cell.told(figure(cell, "comm/step")) == pytest.approx(0.123)
+        assert cell.value(figure(cell, "comm/step")) == pytest.approx(0.123)
     assert found["resnet50", 2].ratio.low is not None
     shown = " ".join(spoken(reproduce("elasticdl", tmp_path)))
     assert "here: this machine's cores instead of 4 CPUs for each worker" in shown
