@@ -19,7 +19,7 @@ from paceline.menu.grammar import parse
 from paceline.protocols import Costed
 from paceline.run.axes import Axes, Composed
 from paceline.run.compose import compression, matching
-from paceline.run.compose.flags import CHECKS, nodes
+from paceline.run.compose.flags import CHECKS, nodes, optimizer_is_known
 from paceline.run.fields import RANKS
 from paceline.run.run import Run
 from paceline.run.strategies import find
@@ -71,7 +71,8 @@ def compose(
     machine = machine or Machine()
     axes, problems = _members(run, cluster)
     known = not problems
-    problems += [str(problem) for check in CHECKS for problem in check(run, machine)]
+    flags = CHECKS if "model" in unknown else (*CHECKS, optimizer_is_known)  # a loop of its own has its own optimizer
+    problems += [str(problem) for check in flags for problem in check(run, machine)]
     if axes is not None:
         problems += [str(problem) for problem in _topology_is_used(run, axes.exchange)]
     if axes is not None and known:

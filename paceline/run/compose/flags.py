@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from paceline.cluster.hosts import written
 from paceline.cluster.machine import Machine
 from paceline.errors import BadMember, PacelineError, UnknownName, WrongCommand, short
-from paceline.menu.grammar import parse
+from paceline.menu.grammar import Spec, parse
 from paceline.run.fields import THREADS
 from paceline.run.run import AXES, SHAPES, Run, about, flag_of, hosts_of
 from paceline.workload import sources
 from paceline.workload.computes import MENU as COMPUTE
 from paceline.workload.layouts import read as read_layouts
+from paceline.workload.optimizer_settings import NEVER_NEGATIVE, optimizer_settings
 from paceline.workload.profile import read as read_profile
 from paceline.workload.sources._source import Source
 
@@ -206,6 +207,31 @@ def _optimizer_has_numbers(run: Run, machine: Machine) -> Iterator[PacelineError
                     why=f"{name or 'a setting'} takes a number, true, false or none; got {short(value.word)}",
                     remedy=f"--optimizer '{spec.word}({name or 'lr'}=0.01)'",
                 )
+
+
+def optimizer_is_known(run: Run, machine: Machine) -> Iterator[PacelineError]:
+    """Refuse an optimizer that torch does not have, a setting that it does not take, and negative numbers."""
+    if run.optimizer == Run.model_fields["optimizer"].default:
+        return
+    with suppress(BadMember):  # refused with the other words
+        spec, known = parse(run.optimizer), optimizer_settings()
+        settings = known.get(spec.word.lower())
+        if known and settings is None:
+            yield UnknownName("optimizer", short(spec.word), known)
+        elif settings is not None:
+            yield from _wrong_settings(run.optimizer, spec, settings)
+
+
+def _wrong_settings(text: str, spec: Spec, settings: Sequence[str]) -> Iterator[PacelineError]:
+    what, right = f"--optimizer {short(text)}", f"--optimizer '{spec.word}({settings[0]}=0.01)'"
+    values = [*zip(settings, spec.args, strict=False), *spec.kwargs]
+    unknown = [name for name, _ in values if name not in settings]
+    if unknown or len(spec.args) > len(settings):
+        wrong = f"got {short(unknown[0])}" if unknown else f"got {len(spec.args)} values"
+        yield WrongCommand(what, why=f"{spec.word} takes {', '.join(settings)}; {wrong}", remedy=right)
+    for name, value in values:
+        if name in NEVER_NEGATIVE and value.word.startswith("-") and _is_number(value.word):
+            yield WrongCommand(what, why=f"{name} is at least 0; got {value.word}", remedy=right)
 
 
 def _is_number(word: str) -> bool:
