@@ -131,12 +131,13 @@ def _measure(
     from paceline.run.own_model import check_own_models
 
     check_variables(run, os.environ)
-    for note in check(run).notes:
+    composed = check(run)
+    for note in composed.notes:
         print(f"note: {note}", flush=True)
     check_own_models([run])
     check_runs(runs)
     print(f"{run.command(chosen)}\nstarting {run.workers} worker(s) ...", flush=True)
-    record, path = keep(run, runs, json=json, show=shown, **extras)
+    record, path = keep(run, runs, composed=composed, chosen=chosen, json=json, show=shown, **extras)
     print(f"record: {json or path}")
     return record, path
 

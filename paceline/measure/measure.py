@@ -35,6 +35,7 @@ from paceline.measure.record.record import Record
 from paceline.measure.same_result import has_same_result
 from paceline.measure.stats.intervals import autocorrelation, block_interval, leaning, standard_error, summary
 from paceline.measure.stats.steady import LEAST, Settled, settle
+from paceline.run.axes import Composed
 from paceline.run.compose.compose import axes_of, check
 from paceline.run.run import Run
 from paceline.strategy.rules.server import largest_lead
@@ -51,16 +52,17 @@ def measure(
     run: Run,
     on_line: OnLine | None = None,
     *,
+    composed: Composed | None = None,
     peak: float | None = None,
     flops: int | None = None,
     watched: int = WATCHED,
 ) -> tuple[Record, list[list[Any]]]:
-    """The record of a run, and the events that go beside it.
+    """Carry out a run and return its record, and the events that go beside it.
 
-    `peak` (FLOPs per second of a worker) and `flops` (of one sample) are measured and counted if not given; `watched`
-    steps after the measured ones are written down as events.
+    `composed` is the run as it was checked before, if it was. `peak` (FLOPs per second of a worker) and `flops` (of one
+    sample) are measured and counted if not given; `watched` steps after the measured ones are written down as events.
     """
-    composed = check(run)
+    composed = composed or check(run)
     with job_folder() as folder, places_of(run) as places:
         network = places.measure()
         (folder / "run.json").write_text(for_workers(run).model_dump_json())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from paceline.measure.record.experiment import Experiment, with_comparison
 from paceline.measure.record.record import Record, is_special, make_folder, write
 from paceline.measure.stats.intervals import Interval, quotient
 from paceline.race.results.standing import setting
+from paceline.run.axes import Composed
 from paceline.run.compose.flags import check_variables
 from paceline.run.run import TO_SCRIPTS, Run
 
@@ -26,6 +27,8 @@ def keep(
     run: Run,
     runs: Path,
     *,
+    composed: Composed | None = None,
+    chosen: Collection[str] = (),
     json: Path | None = None,
     on_line: OnLine | None = None,
     peak: float | None = None,
@@ -36,17 +39,18 @@ def keep(
 ) -> tuple[Record, Path]:
     """Measure and write `runs/ID.json` with its events, and a copy to `json`. A failed run leaves a record, too.
 
-    `race` is the round of the run, if runs take turns. `show` gets the record before it is written, so that a full
-    disk does not lose the measurement.
+    `composed` is the run as it was checked before, if it was. The record's command names the settings in `chosen` even
+    where they have their default. `race` is the round of the run, if runs take turns. `show` gets the record before it
+    is written, so that a full disk does not lose the measurement.
     """
     check_variables(run, os.environ)
     check_baseline(run, baseline)
     check_runs(runs)
     make_folder(runs)
     try:
-        record, events = measure(run, on_line, peak=peak)
+        record, events = measure(run, on_line, composed=composed, peak=peak)
     except PacelineError as problem:
-        record = failed_record(run, str(problem))
+        record = failed_record(run, str(problem), text=run.command(chosen))
         with suppress(PacelineError):  # report the failure of the run, even if the disk is full
             save(record, [], runs / f"{record.id}.json")
         raise
@@ -54,7 +58,7 @@ def keep(
         record = record.model_copy(update={"efficiency": efficiency(record, baseline)})
     if experiment is not None:
         record = record.model_copy(update={"experiment": with_comparison(experiment, figures(record))})
-    record = record.model_copy(update={"race": dict(race or {})})
+    record = record.model_copy(update={"race": dict(race or {}), "text": run.command(chosen)})
     show(record.without_secrets())
     path = runs / f"{record.id}.json"
     record = save(record, events, path)

@@ -239,7 +239,7 @@ class Run(BaseModel):
         changed = self.model_dump(exclude={"workers"}, exclude_defaults=True)
         for name in Run.model_fields:
             value = getattr(self, name)
-            if name in changed or (name in chosen and name != "workers" and value not in (None, False)):
+            if name in changed or (name in chosen and name != "workers" and value is not None and value is not False):
                 words += [flag_of(name)] if value is True else [flag_of(name), _written(value)]
         return shlex.join(words)
 

@@ -83,7 +83,7 @@ def done(monkeypatch):
     """Return the requested runs in order; nothing is run."""
     runs = []
 
-    def measure(run, on_line, peak=None):
+    def measure(run, on_line, **_):
         runs.append(run)
         made = record(run.strategy, run.workers, seed=len(runs))
         here = {"time": f"2026-11-16T00:00:{len(runs):02}", "environment": capture()}
