@@ -136,7 +136,7 @@ def run_from(values: Mapping[str, Any], words: Sequence[str] = (), chosen: Colle
         run = Run.model_validate(settings)
     except ValidationError as problem:
         raise wrong_value(problem) from None
-    return run if "workers" in given or run.workers != DEFAULTS.workers else _on_all_slots(run)
+    return run if "workers" in chosen or run.workers != DEFAULTS.workers else _on_all_slots(run)
 
 
 def _on_all_slots(run: Run) -> Run:

@@ -198,11 +198,11 @@ def own_address(host: Mapping[str, Any], environ: Mapping[str, str]) -> str:
     if len(words) == 4 and words[2] in known.values():
         return words[2]
     try:
-        found = socket.gethostbyname(host["name"])
+        resolved = socket.gethostbyname(host["name"])
     except OSError:
-        found = ""
-    if found in known.values() and not found.startswith("127."):
-        return found
+        resolved = ""
+    if resolved in known.values() and not resolved.startswith("127."):
+        return resolved
     return next((address for name, address in known.items() if name != "lo"), "127.0.0.1")
 
 
@@ -275,7 +275,7 @@ def _launch(job: LocalJob, message: Mapping[str, Any], folder: Path) -> None:
             port=message["port"],
             store=message["store"],
             folder=str(folder),
-            sharing=sum(other.rank < workers for other in mine),
+            sharing=sum(neighbor.rank < workers for neighbor in mine),
         )
         variables |= {"MASTER_ADDR": message["address"], TOKEN: message["token"]}
         job.launch(seat.rank, [*seat.place.prefix, *message["argv"]], variables, host=seat.host.name)

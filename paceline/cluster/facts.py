@@ -86,23 +86,23 @@ def differences(name: str, here: Facts, there: Facts) -> list[str]:
 
 def digest(package: Path) -> str:
     """Return a digest of all Python files of a package."""
-    found = hashlib.sha256()
+    sha = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
-        found.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes())
-    return found.hexdigest()[:16]
+        sha.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes())
+    return sha.hexdigest()[:16]
 
 
 def addresses() -> dict[str, str]:
     """Return the IPv4 address of each network interface that has one."""
-    found = {}
+    by_name = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             try:
                 answer = fcntl.ioctl(probe, _ADDRESS_OF, struct.pack("256s", name.encode()[:15]))
             except OSError:
                 continue
-            found[name] = socket.inet_ntoa(answer[20:24])
-    return found
+            by_name[name] = socket.inet_ntoa(answer[20:24])
+    return by_name
 
 
 def _minor(version: str) -> str:

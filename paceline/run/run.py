@@ -282,9 +282,11 @@ class Run(BaseModel):
 
 def hosts_of(run: Run) -> tuple[Host, ...]:
     """The hosts of a run as one of its three flags names them; none if it runs on this machine."""
-    given = [name for name in ("hosts", "hostfile", "cluster_file") if getattr(run, name)]
-    if len(given) > 1:
-        raise WrongCommand(f"{flags_of(given)}", why="each of them names the hosts", remedy=f"give {flag_of(given[0])}")
+    chosen = [name for name in ("hosts", "hostfile", "cluster_file") if getattr(run, name)]
+    if len(chosen) > 1:
+        raise WrongCommand(
+            f"{flags_of(chosen)}", why="each of them names the hosts", remedy=f"give {flag_of(chosen[0])}"
+        )
     if run.hosts:
         hosts = read_hosts(run.hosts)
     elif run.hostfile:
