@@ -211,7 +211,7 @@ def join(*, comm: str | None = None, deadline: float | None = None) -> Worker:
         chosen = "gloo"
     nodes = Run(workers=where.size, nodes=launched.get("nodes")).cluster.nodes if launched.get("nodes") else None
     seconds = launched.get("deadline") or deadline or Run().deadline
-    reached = connect(where, chosen, seconds, cuda=device.kind == "cuda")
+    reached = connect(where, chosen, seconds, device.kind == "cuda", launched.get("socket_buffer") or 0)
     if where.serves:
         serve_and_leave(reached)
     worker = Worker(reached, device)

@@ -1,6 +1,7 @@
 """Transports that move bytes among ranks.
 
 shm        one host, CPU tensors: shared memory and futexes
+tcp        sockets of our own: tokened, abortable
 gloo, nccl torch.distributed
 thread     ranks as threads of one process, for tests
 """
@@ -11,6 +12,7 @@ MENU = Menu(
     "comm",
     {
         "shm": "paceline.comm.shm.shm:ShmComm",
+        "tcp": "paceline.comm.tcp.tcp:TcpComm",
         "gloo": "paceline.comm.torch.gloo:GlooComm",
         "nccl": "paceline.comm.torch.nccl:NcclComm",
         "thread": "paceline.comm.thread:ThreadComm",

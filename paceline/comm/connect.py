@@ -20,7 +20,10 @@ from paceline.comm.shm.memory import host_identity
 from paceline.comm.shm.queue import DEADLINE
 from paceline.comm.socketstore import open_store
 from paceline.comm.starters import starter_of
+from paceline.comm.tcp.settings import TcpSettings
 from paceline.errors import PeerLost, WrongCommand
+from paceline.menu.grammar import parse
+from paceline.menu.menu import make
 
 MOST = 1 << 20  # ranks
 DEBUG = "PACELINE_DEBUG"  # set by the launcher debug: no wait has a deadline
@@ -85,14 +88,18 @@ def position(environ: Mapping[str, str]) -> Position:
     )
 
 
-def connect(where: Position, choice: str = "auto", deadline: float = DEADLINE, cuda: bool = False) -> Any:
+def connect(
+    where: Position, choice: str = "auto", deadline: float = DEADLINE, cuda: bool = False, buffer: int = 0
+) -> Any:
     """Return the comm of this process. `auto` selects nccl for CUDA tensors, else shm on one host, else gloo.
 
-    In a job with servers, a worker's comm reaches them through `service`, and a server gets an Attendant.
+    `buffer` is the size of socket buffers for tcp. In a job with servers, a worker's comm reaches them through
+    `service`, and a server gets an Attendant.
     The CUDA path has not been run on a GPU yet.
     """
     deadline = ENDLESS if DEBUG in os.environ else deadline
-    if cuda and choice in ("shm", "gloo"):
+    word = parse(choice).word
+    if cuda and word in ("shm", "gloo", "tcp"):
         raise WrongCommand(
             f"--comm {choice}",
             why="it moves memory of the host, and this process trains on a GPU",
@@ -108,9 +115,33 @@ def connect(where: Position, choice: str = "auto", deadline: float = DEADLINE, c
     nodes = tuple(hosts.index(host) for host in hosts)
     if choice == "auto":
         choice = "nccl" if cuda else "shm" if len(set(hosts)) == 1 else "gloo"
-    comm = _shm(where, store, hosts, deadline) if choice == "shm" else _torch(where, choice, nodes, deadline, store)
+    if word == "tcp":
+        comm = _tcp(where, store, nodes, deadline, settings_of(choice, buffer))
+    else:
+        comm = _shm(where, store, hosts, deadline) if choice == "shm" else _torch(where, choice, nodes, deadline, store)
     comm.store = store  # claims of ranks must last as long as the job, and rank 0 may be the one that serves them
     return comm
+
+
+def settings_of(choice: str, buffer: int = 0) -> TcpSettings:
+    """Return the settings of `tcp(streams=2)`; --socket-buffer sets the buffer unless the text does."""
+    settings: TcpSettings = make(TcpSettings, parse(choice))
+    return settings if settings.buffer else replace(settings, buffer=buffer)
+
+
+def _tcp(where: Position, store: TextStore, nodes: tuple[int, ...], deadline: float, settings: TcpSettings) -> Any:
+    from paceline.comm.service import PATIENCE
+    from paceline.comm.tcp.station import own_address
+    from paceline.comm.tcp.tcp import TcpComm
+
+    address = own_address(os.environ, one_host=len(set(nodes)) == 1)
+    patience = PATIENCE if where.serves else deadline
+    everybody = TcpComm(where.rank, where.all, store, patience, nodes, address=address, settings=settings)
+    if not where.servers:
+        return everybody
+    ranks = list(range(where.all))
+    workers = everybody.split([ranks[: where.size], ranks[where.size :]])
+    return _with_servers(where, workers, everybody, lambda: everybody.crews(where.size))
 
 
 def _torch(where: Position, choice: str, nodes: tuple[int, ...], deadline: float, store: TextStore) -> Any:

@@ -78,7 +78,10 @@ class Run(BaseModel):
     membership: str | None = field(
         None, AXIS, "Whether workers may join or leave during a run; only fixed is available.", unset="fixed"
     )
-    comm: str = field("auto", PLACE, "What moves the bytes: auto, shm (shared memory), gloo or nccl.")
+    comm: str = field("auto", PLACE, "What moves the bytes: auto, shm (shared memory), tcp, gloo or nccl.")
+    socket_buffer: int = field(
+        0, PLACE, "Bytes of each socket buffer of --comm tcp; 0: the kernel tunes them.", least=0
+    )
     nodes: str | None = field(None, PLACE, "Treat this host as several nodes: 2x4 is 2 nodes with 4 workers each.")
     profile: str | None = field(
         None, PLACE, "Plan messages with the layer times in this record or profile, instead of measuring them."

@@ -72,7 +72,7 @@ def work(run: Run, state: dict[str, Any]) -> RankReport | None:
     torch.set_num_threads(run.threads or int(os.environ.get("OMP_NUM_THREADS", "1")))
     device = find(where.local_rank)
     composed = compose(run, Machine(torch.cuda.device_count()))
-    comm = connect(where, comm_choice(run, device), run.deadline, cuda=device.kind == "cuda")
+    comm = connect(where, comm_choice(run, device), run.deadline, device.kind == "cuda", run.socket_buffer)
     if where.serves:
         _serve(comm)
         return None

@@ -18,7 +18,7 @@ def alone():
 
 
 def test_one_rank_has_memory_where_its_tensors_are(monkeypatch):
-    monkeypatch.setattr(connecting, "_torch", lambda where, choice, nodes, deadline: SimpleNamespace(choice=choice))
+    monkeypatch.setattr(connecting, "_torch", lambda where, choice, *_: SimpleNamespace(choice=choice))
     assert connect(alone(), cuda=True).choice == "nccl"
     assert connect(alone(), "nccl", cuda=True).choice == "nccl"
     assert type(connect(alone())).__name__ == "ThreadComm"

@@ -1,4 +1,4 @@
-"""Real processes over shm and gloo keep the comm laws and equal one process on the concatenated batch."""
+"""Real processes over shm, tcp and gloo keep the comm laws and equal one process on the concatenated batch."""
 
 import json
 import subprocess
@@ -12,6 +12,7 @@ pytestmark = pytest.mark.multi
 
 
 QUICK = [
+    ("tcp", 2),
     ("shm", 2),
     ("gloo", 2),
 ]

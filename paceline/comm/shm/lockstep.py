@@ -36,7 +36,7 @@ Combine = Callable[[Tensor, Sequence[Tensor], int], None]
 class Lockstep:
     """Collectives of some members of a shared space; a rank is a position among the members."""
 
-    shares_results = True
+    shares_results = names_ranks = True
     engines = 0
     service: Any = None  # set in a job with servers, see comm/service.py
 

@@ -42,6 +42,7 @@ class TorchDist:
     """The collectives of one process group."""
 
     shares_results = False
+    names_ranks = False
     service: Any = None  # set in a job with servers, see comm/service.py
     backend = ""
     _agreement: Agreement | None = None  # see compare_calls

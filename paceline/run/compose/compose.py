@@ -14,8 +14,10 @@ from paceline.cluster.lab.lab import read_lab
 from paceline.cluster.launchers import MENU as LAUNCHERS
 from paceline.cluster.machine import Machine, machine
 from paceline.comm import MENU as COMMS
-from paceline.errors import PacelineError, Refused, WrongCommand
+from paceline.comm.tcp.settings import TcpSettings
+from paceline.errors import BadMember, PacelineError, Refused, WrongCommand
 from paceline.menu.grammar import parse
+from paceline.menu.menu import make
 from paceline.protocols import Costed
 from paceline.run.axes import Axes, Composed
 from paceline.run.compose import compression, matching
@@ -103,6 +105,15 @@ def _members(run: Run, cluster: Cluster | None) -> tuple[Axes | None, list[str]]
     return axes, problems
 
 
+def check_comm(text: str) -> None:
+    """Refuse a comm that is not on the menu; of all, only tcp has settings."""
+    spec = parse(text)
+    if COMMS.check(spec.word) == "tcp":
+        make(TcpSettings, spec)
+    elif spec.called:
+        raise BadMember(text, why=f"{spec.word} takes no settings")
+
+
 def check_words(run: Run) -> None:
     """Refuse a word that no menu has, whatever stands beside it."""
     if not run.reference:
@@ -113,7 +124,7 @@ def check_words(run: Run) -> None:
 def _other_words(run: Run) -> None:
     """Words whose members are built by the workers: only their spelling is checked here."""
     if run.comm != "auto":
-        COMMS.check(run.comm)
+        check_comm(run.comm)
     if run.lab is not None:
         read_lab(run.lab)
     if run.launcher is not None:

@@ -115,7 +115,15 @@ def for_precision(run: Run, compressor: Compressor) -> Compressor:
 
 def rounded_sums(run: Run, axes: Axes, gpus: int) -> Iterator[str]:
     """Libraries that add by themselves add in the dtype that travels; everything else here adds in float32."""
-    backend = "nccl" if gpus or run.comm == "nccl" else "gloo" if run.comm == "gloo" or run.lab else ""
+    backend = (
+        "nccl"
+        if gpus or run.comm == "nccl"
+        else "tcp"
+        if run.comm.startswith("tcp")
+        else "gloo"
+        if run.comm == "gloo" or run.lab
+        else ""
+    )
     if backend and axes.exchange.one_sum and axes.compressor.loss == "rounding" and run.workers > 2:
         yield f"{backend} adds what {axes.compressor} rounded in half precision: a sum is rounded again at every hop"
 

@@ -74,7 +74,7 @@ def _one_length(run: Run, machine: Machine) -> Iterator[PacelineError]:
 def _comm_has_device(run: Run, machine: Machine) -> Iterator[PacelineError]:
     if run.comm == "nccl" and not machine.gpus:
         yield WrongCommand("--comm nccl", why="this machine has no GPU", remedy="--comm auto")
-    if run.comm in ("shm", "gloo") and machine.gpus:
+    if run.comm.partition("(")[0] in ("shm", "gloo", "tcp") and machine.gpus:
         yield WrongCommand(
             f"--comm {run.comm}",
             why="it moves memory of the host, and this machine trains on GPUs",
@@ -82,6 +82,15 @@ def _comm_has_device(run: Run, machine: Machine) -> Iterator[PacelineError]:
         )
     if run.comm == "thread":
         yield WrongCommand("--comm thread", why="it joins threads of one process, for tests", remedy="--comm auto")
+
+
+def _buffer_has_sockets(run: Run, machine: Machine) -> Iterator[PacelineError]:
+    if run.socket_buffer and not run.comm.startswith("tcp"):
+        yield WrongCommand(
+            f"--socket-buffer {run.socket_buffer} with --comm {run.comm}",
+            why="only tcp has sockets of paceline's own",
+            remedy="--comm tcp",
+        )
 
 
 def _reference_is_alone(run: Run, machine: Machine) -> Iterator[PacelineError]:
@@ -125,7 +134,7 @@ def _lab(run: Run, machine: Machine) -> Iterator[PacelineError]:
             f"--nodes {run.nodes} beside --lab {run.lab}", why="both say where ranks are", remedy="give one of them"
         )
     if run.comm == "shm" and run.workers > 1:
-        yield WrongCommand("--comm shm with --lab", why="hosts of a lab share no memory", remedy="--comm gloo")
+        yield WrongCommand("--comm shm with --lab", why="hosts of a lab share no memory", remedy="--comm auto")
 
 
 def _hosts(run: Run, machine: Machine) -> Iterator[PacelineError]:
@@ -256,6 +265,7 @@ CHECKS: tuple[RunCheck, ...] = (
     _one_batch,
     _one_length,
     _comm_has_device,
+    _buffer_has_sockets,
     _reference_is_alone,
     _profile_is_there,
 )

@@ -1,0 +1,139 @@
+"""The steps of a pattern as one rank runs them: ordered messages for each peer, and what each of them waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from itertools import chain
+from typing import NamedTuple
+
+from paceline.comm import patterns
+from paceline.comm.patterns import Step
+from paceline.types import Piece, spread
+
+SEGMENT = 1 << 18  # bytes; a segment is added and sent on while the next one arrives
+SMALL = 1 << 16  # bytes up to which latency counts more than bandwidth
+CROWD = 8  # ranks from which pairs that double beat everybody to everybody
+
+
+class Outgoing(NamedTuple):
+    """A range to send. It leaves once step `after` is done (-1: at once), and from the result if that step wrote it."""
+
+    start: int
+    stop: int
+    after: int
+
+
+class Incoming(NamedTuple):
+    """A range to receive in a step."""
+
+    start: int
+    stop: int
+    step: int
+
+
+class Stage(NamedTuple):
+    """One step: how many messages it receives, whether they are added, and which step wrote the range before (or -1).
+
+    What an earlier step wrote is sent on before it is added to.
+    """
+
+    receives: int
+    adds: bool
+    before: int
+
+
+class Program(NamedTuple):
+    outgoing: dict[int, tuple[Outgoing, ...]]
+    incoming: dict[int, tuple[Incoming, ...]]
+    stages: tuple[Stage, ...]
+
+    def unsent(self) -> list[int]:
+        """Return for each step how many messages wait for it."""
+        found = [0] * len(self.stages)
+        for message in chain.from_iterable(self.outgoing.values()):
+            if message.after >= 0:
+                found[message.after] += 1
+        return found
+
+
+def compiled(steps: Iterable[Step]) -> Program:
+    """Order messages by peer. A range that is sent on has exactly the bounds with which it was received."""
+    outgoing: dict[int, list[Outgoing]] = {}
+    incoming: dict[int, list[Incoming]] = {}
+    stages: list[Stage] = []
+    written: dict[tuple[int, int], int] = {}
+    for number, step in enumerate(steps):
+        for peer, start, stop in step.sends:
+            if start < stop:
+                outgoing.setdefault(peer, []).append(Outgoing(start, stop, written.get((start, stop), -1)))
+        receives = [message for message in step.receives if message.start < message.stop]
+        for peer, start, stop in receives:
+            incoming.setdefault(peer, []).append(Incoming(start, stop, number))
+        before = max((written.get((message.start, message.stop), -1) for message in receives), default=-1)
+        stages.append(Stage(len(receives), step.adds, before))
+        written.update({(message.start, message.stop): number for message in receives})
+    return Program(
+        {peer: tuple(found) for peer, found in outgoing.items()},
+        {peer: tuple(found) for peer, found in incoming.items()},
+        tuple(stages),
+    )
+
+
+def sum_steps(rank: int, size: int, numel: int, itemsize: int) -> Iterable[Step]:
+    """Choose the pattern of a sum by its bytes."""
+    if numel * itemsize > SMALL:
+        return patterns.ring_sum(rank, spread(numel, size, grain=max(1, 64 // itemsize)))
+    if size < CROWD:
+        return patterns.direct_sum(rank, size, numel)
+    return patterns.doubling_sum(rank, size, numel)
+
+
+def gather_steps(rank: int, size: int, numel: int, itemsize: int) -> Iterable[Step]:
+    """`numel` is the length of one rank's row."""
+    bounds = [numel * k for k in range(size + 1)]
+    small = numel * size * itemsize <= SMALL
+    return patterns.direct_all_gather(rank, bounds) if small else patterns.ring_all_gather(rank, bounds)
+
+
+def scatter_steps(rank: int, size: int, numel: int, itemsize: int) -> Iterable[Step]:
+    bounds = spread(numel, size)
+    small = numel * itemsize <= SMALL
+    return patterns.direct_reduce_scatter(rank, bounds) if small else patterns.ring_reduce_scatter(rank, bounds)
+
+
+def broadcast_steps(rank: int, size: int, numel: int, itemsize: int, root: int) -> Iterable[Step]:
+    pattern = patterns.tree_broadcast if numel * itemsize <= SMALL else patterns.chain_broadcast
+    return pattern(rank, size, numel, root)
+
+
+def mix_steps(
+    rank: int, size: int, numel: int, itemsize: int, sources: tuple[int, ...], targets: tuple[int, ...], adds: bool
+) -> Iterable[Step]:
+    return (step._replace(adds=adds) for step in patterns.neighbors(numel, sources, targets))
+
+
+def owner_steps(
+    rank: int, size: int, numel: int, itemsize: int, pieces: tuple[Piece, ...], givers: int
+) -> Iterable[Step]:
+    """Givers send each piece to its owner, which combines it and sends the result back."""
+    others = [giver for giver in range(givers) if giver != rank]
+    theirs = [piece for piece in pieces if piece.owner != rank and rank < givers]
+    mine = [piece for piece in pieces if piece.owner == rank]
+    for piece in theirs:
+        yield Step((patterns.Message(*piece),))
+    for _, start, stop in mine:  # a step for each piece, so that a piece is answered as soon as it is there
+        yield Step((), tuple(patterns.Message(giver, start, stop) for giver in others), adds=True)
+        yield Step(tuple(patterns.Message(giver, start, stop) for giver in others))
+    for piece in theirs:
+        yield Step((), (patterns.Message(*piece),))
+
+
+Steps = Callable[..., Iterable[Step]]
+
+
+@lru_cache(maxsize=4096)
+def program(steps: Steps, rank: int, size: int, numel: int, itemsize: int, *rest: object) -> Program:
+    """Return the program of a call; the same call in the next step finds it again."""
+    cut = patterns.in_segments(steps(rank, size, numel, itemsize, *rest), max(1, SEGMENT // itemsize))
+    return compiled(cut)
