@@ -31,7 +31,7 @@ test-all: $(READY) check ## what `make test` leaves out: root, Debian packages, 
 	$(BIN)/python -m pytest -m "root or slow" --durations=12
 
 # Tests marked root say themselves what they miss; this saves the walk to the package manager where it can.
-DEBIAN := chromium chromium-driver dataset-fashion-mnist iproute2 openssh-client openssh-server
+DEBIAN := chromium chromium-driver dataset-fashion-mnist iproute2 openssh-client openssh-server slurm-wlm munge
 debian: ## the Debian packages that tests marked root need
 	@missing=; for name in $(DEBIAN); do dpkg -s $$name >/dev/null 2>&1 || missing="$$missing $$name"; done; \
 	if [ -z "$$missing" ]; then exit 0; fi; \

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from paceline.cli import app
 from paceline.cli import options as o
+from paceline.cli.submit import hand_over
 from paceline.errors import Stopped, WrongCommand, short
 from paceline.measure.record.record import check_writable, write
 from paceline.run.fields import Panel
@@ -106,6 +107,7 @@ def race(
     if json is not None:
         check_writable(json)
     check_runs(runs)
+    hand_over(values["launcher"], max(cell.run.workers for cell in plan.cells))
     check_places(plan)
     if not plan.script:
         check_variables(plan.cells[0].run, os.environ)

@@ -13,6 +13,7 @@ import typer
 from paceline.cli import app
 from paceline.cli import options as o
 from paceline.cli.show import Total, details, step_lines
+from paceline.cli.submit import hand_over
 from paceline.cli.words import settings_of
 from paceline.errors import UnknownName, WrongCommand
 from paceline.measure.record.record import Record, check_writable, read, write
@@ -60,6 +61,7 @@ def run(
     configuration = o.run_from(values, words or (), settings_given(context))
     if log_format not in LOG_FORMATS:
         raise UnknownName("log format", log_format, LOG_FORMATS)
+    hand_over(configuration.launcher, configuration.workers)
     if context.obj:
         _launch(configuration, context, words or ())
         return

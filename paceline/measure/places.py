@@ -50,7 +50,8 @@ class Places:
 
 def launcher_of(run: Run) -> Launcher:
     """The launcher that a run names, or the one that its hosts need."""
-    launcher: Launcher = LAUNCHERS.make(run.launcher or ("ssh" if hosts_of(run) else "local"))
+    named = run.hosts or run.hostfile or run.cluster_file
+    launcher: Launcher = LAUNCHERS.make(run.launcher or ("ssh" if named else "local"))
     return launcher
 
 

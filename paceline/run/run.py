@@ -5,6 +5,7 @@ Only what the user asked for is in it; what None means is decided where the valu
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Collection, Iterable
 from dataclasses import replace
@@ -15,6 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from paceline.cluster.hosts import mapped, read_cluster, read_hostfile, read_hosts
 from paceline.cluster.lab.lab import read_lab
+from paceline.cluster.launchers import MENU as LAUNCHERS
+from paceline.cluster.launchers._launcher import Launcher
 from paceline.cluster.seats import cluster_of, seats_on
 from paceline.errors import WrongCommand
 from paceline.run.fields import (
@@ -87,7 +90,11 @@ class Run(BaseModel):
         None, PLACE, "Plan messages with the layer times in this record or profile, instead of measuring them."
     )
     launcher: str | None = field(
-        None, LAUNCHER, "What starts the processes: local, debug, ssh.", unset="local, or ssh with -H", changes=()
+        None,
+        LAUNCHER,
+        "What starts the processes: local, debug, ssh, slurm.",
+        unset="local, or ssh with -H",
+        changes=(),
     )
     hosts: str | None = field(
         None, LAUNCHER, "Hosts and how many workers each takes: a:4,b:4.", flags=("-H", "--hosts"), changes=()
@@ -257,8 +264,9 @@ class Run(BaseModel):
     @property
     def cluster(self) -> Cluster:
         """Where ranks are: on one host, on hosts of a lab, or on pretended nodes (`2x4` is two of four ranks each)."""
-        if self.hosts or self.hostfile or self.cluster_file:
-            return cluster_of(seats_on(mapped(hosts_of(self), _countable(max(1, self.workers)), self.map_by)))
+        hosts = hosts_of(self)
+        if hosts:
+            return cluster_of(seats_on(mapped(hosts, _countable(max(1, self.workers)), self.map_by)))
         if self.nodes is not None and self.lab is None:
             count, _, each = self.nodes.partition("x")
             if not (count.isdecimal() and each.isdecimal() and len(count) + len(each) < 20):
@@ -297,10 +305,18 @@ def hosts_of(run: Run) -> tuple[Host, ...]:
     elif run.cluster_file:
         hosts = read_cluster(Path(run.cluster_file))
     else:
-        return ()
+        hosts = _hosts_of_launcher(run.launcher)
     if run.network_interface:
         hosts = tuple(replace(host, interface=run.network_interface) for host in hosts)
     return hosts
+
+
+def _hosts_of_launcher(text: str | None) -> tuple[Host, ...]:
+    """The hosts that a launcher knows by itself: those of the allocation that this process is in."""
+    if text is None:
+        return ()
+    launcher: Launcher = LAUNCHERS.make(text)
+    return launcher.hosts(os.environ)
 
 
 def about(name: str) -> About:

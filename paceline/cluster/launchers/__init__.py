@@ -2,4 +2,13 @@
 
 from paceline.menu.menu import Menu
 
-MENU = Menu("launcher", {"local": ".local:Local", "ssh": ".ssh:Ssh", "debug": ".debug:Debug"}, package=__name__)
+MENU = Menu(
+    "launcher",
+    {
+        "local": ".local:Local",
+        "debug": ".debug:Debug",
+        "ssh": ".ssh:Ssh",
+        "slurm": ".slurm:Slurm",
+    },
+    package=__name__,
+)

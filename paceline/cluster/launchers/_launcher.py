@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar, Protocol
 
 from paceline.cluster.failure import Failure
-from paceline.types import Seat
+from paceline.types import Host, Seat
 
 
 class Job(AbstractContextManager["Job"], Protocol):
@@ -32,6 +32,9 @@ class Launcher(Protocol):
     """A member of the menu of launchers."""
 
     name: ClassVar[str]
+
+    def hosts(self, environ: Mapping[str, str]) -> tuple[Host, ...]:
+        """Return the hosts that the launcher knows by itself, such as those of an allocation."""
 
     def check(self, seats: Sequence[Seat]) -> None:
         """Raise if the seats cannot be filled, as far as that is known before anything starts."""

@@ -21,12 +21,16 @@ from paceline.cluster.output import OnLine, Output
 from paceline.cluster.seats import environment_of, seats_here
 from paceline.errors import WrongCommand
 from paceline.menu.menu import Member
-from paceline.types import Seat
+from paceline.types import Host, Seat
 
 
 @dataclass(frozen=True)
 class Local(Member):
     name: ClassVar[str] = "local"
+
+    def hosts(self, environ: Mapping[str, str]) -> tuple[Host, ...]:
+        """Return none: all ranks start on this machine."""
+        return ()
 
     def check(self, seats: Sequence[Seat]) -> None:
         """Accept any seats: this launcher starts them all on this machine."""

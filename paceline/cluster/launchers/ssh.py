@@ -62,6 +62,10 @@ class Ssh(Member):
     folder: str = ""
     silence: float = SILENCE
 
+    def hosts(self, environ: Mapping[str, str]) -> tuple[Host, ...]:
+        """Return none: the user names them."""
+        return ()
+
     def check(self, seats: Sequence[Seat]) -> None:
         if shutil.which("ssh") is None:
             raise WrongCommand("launcher ssh", why="there is no ssh here", remedy="apt-get install openssh-client")
