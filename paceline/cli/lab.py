@@ -9,6 +9,7 @@ import typer
 from paceline.cli import app
 from paceline.cli.show import size, table
 from paceline.cluster.lab.lab import Lab
+from paceline.errors import WrongCommand
 from paceline.run.run import Run
 
 DEFAULTS = Lab()
@@ -17,25 +18,50 @@ DEFAULTS = Lab()
 @app.command()
 def lab(
     context: typer.Context,
+    words: Annotated[
+        list[str] | None, typer.Argument(help="cut HOST or heal HOST: change the lab that is running.")
+    ] = None,
     hosts: Annotated[int, typer.Option("--hosts", help="Number of virtual hosts, all on one switch.")] = DEFAULTS.hosts,
     bandwidth: Annotated[
         str, typer.Option("--bandwidth", help="Bandwidth of each link in each direction: 200mbit, 1gbit.")
     ] = DEFAULTS.bandwidth,
+    overlay: Annotated[
+        str, typer.Option("--overlay", help="none, or vxlan: a network inside the network, as containers use.")
+    ] = DEFAULTS.overlay,
     seconds: Annotated[
         float, typer.Option("--seconds", min=0.1, max=3600, help="How many seconds to measure the links.")
     ] = 1.0,
 ) -> None:
     """Build a virtual cluster inside this machine (needs root), measure its links, and remove it.
 
-    With a command after --, the command runs on every host instead of the measurement.
+    With a command after --, the command runs on every host instead of the measurement. `paceline lab cut 2` takes the
+    link of host 2 down in the lab that another command keeps running, and `paceline lab heal 2` puts it up again.
     """
-    cluster = Lab(hosts, bandwidth)
+    if words:
+        _change(words)
+        return
+    cluster = Lab(hosts, bandwidth, overlay)
     if context.obj:
         from paceline.race.script import launch
 
         launch(context.obj, run=Run(workers=hosts, lab=str(cluster)), choices={})
         return
     _measure(cluster, seconds)
+
+
+STATES = {"cut": "down", "heal": "up"}
+
+
+def _change(words: list[str]) -> None:
+    """Cut or heal a link of the running lab."""
+    from paceline.cluster.lab.network import set_link
+
+    if len(words) != 2 or words[0] not in STATES or not words[1].isdecimal():
+        raise WrongCommand(
+            f"paceline lab {' '.join(words)}", why="it is cut or heal, and the number of a host", remedy="lab cut 2"
+        )
+    name = set_link(int(words[1]), STATES[words[0]])
+    print(f"the link of host {words[1]} of {name} is {STATES[words[0]]}")
 
 
 def _measure(cluster: Lab, seconds: float) -> None:

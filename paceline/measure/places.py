@@ -45,7 +45,7 @@ class Places:
             return {}
         lab = self.network.lab
         requested: RequestedNetwork = {"lab": str(lab), "hosts": lab.hosts, "bandwidth": lab.bytes_per_second}
-        return {"requested": requested, "goodput": self.network.goodput(SECONDS)}
+        return {"requested": requested, "goodput": self.network.settled_goodput(SECONDS)}
 
 
 def launcher_of(run: Run) -> Launcher:

@@ -1,8 +1,11 @@
-"""The settings of a lab: `lab(hosts=4, bandwidth=1gbit)`.
+"""The settings of a lab: `lab(hosts=4, bandwidth=1gbit)`, `lab(hosts=4, bandwidth=1gbit, overlay=vxlan)`.
 
 host 0        host 1        host 2        host 3       network namespaces
 eth0 |        eth0 |        eth0 |        eth0 |       shaped where a host sends ...
      +------------ switch (a bridge) ----------+       ... and where the switch sends to it
+
+With an overlay, ranks talk over a virtual network inside that one, as containers often do: vx0 on every host, whose
+packets travel inside UDP packets of eth0.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ from paceline.types import Cluster
 
 _UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 _MOST_HOSTS = 64
+# Data in a full packet of 1514 bytes: 1448 bytes after headers of Ethernet, IP and TCP; vxlan takes 50 more.
+OVERLAYS = {"none": 1448 / 1514, "vxlan": 1398 / 1514}
 
 
 @dataclass(frozen=True)
@@ -28,8 +33,13 @@ class Lab(Member):
 
     hosts: int = 4
     bandwidth: str = "1gbit"
+    overlay: str = "none"
 
     def __post_init__(self) -> None:
+        if self.overlay not in OVERLAYS:
+            raise BadMember(
+                f"lab(overlay={self.overlay})", why=f"it is {' or '.join(OVERLAYS)}", remedy="overlay=vxlan"
+            )
         if not 1 <= self.hosts <= _MOST_HOSTS:
             raise BadMember(f"lab(hosts={self.hosts})", why=f"a lab has 1 to {_MOST_HOSTS} hosts")
         if self.bits_per_second < 1e5:
@@ -49,6 +59,11 @@ class Lab(Member):
     @property
     def bytes_per_second(self) -> float:
         return self.bits_per_second / 8
+
+    @property
+    def goodput(self) -> float:
+        """Bytes per second that TCP gets at most: the data in a full packet, of its bytes on the wire."""
+        return self.bytes_per_second * OVERLAYS[self.overlay]
 
     def host_of(self, rank: int, workers: int) -> int:
         """Return the host of a rank. Consecutive workers share a host; servers come after them, one host each."""

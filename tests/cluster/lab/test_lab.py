@@ -30,7 +30,7 @@ def test_a_lab_prints_as_it_is_written():
         ("lab(bandwidth=100)", "kbit, mbit or gbit"),
         ("lab(bandwidth=1mbit;reboot)", "kbit, mbit or gbit"),
         ("lab(bandwidth=1kbit)", "at least 100kbit"),
-        ("lab(delay=3)", "lab takes hosts, bandwidth; got delay"),
+        ("lab(delay=3)", "lab takes hosts, bandwidth, overlay; got delay"),
     ],
 )
 def test_a_wrong_lab_is_named(text, why):
