@@ -183,7 +183,7 @@ class Flows(Protocol):
         """Bytes into each rank; servers are ranks after the workers."""
 
     def crossing(self) -> Mapping[int, int]:
-        """Of these, what comes from other nodes."""
+        """The part of these bytes that comes from other nodes."""
 
 
 class Costed(Exchange, Protocol):
@@ -230,7 +230,7 @@ class Priced(Protocol):
 
 
 class Topology(Protocol):
-    """Who mixes with whom, with which weights, at each step."""
+    """The neighbors that each rank mixes with, and their weights, at each step."""
 
     name: ClassVar[str]
     changes: ClassVar[bool]  # rows differ from step to step
@@ -349,7 +349,7 @@ class Presence(Protocol):
 
 
 class Membership(Protocol):
-    """Who is in the group for this step."""
+    """The members of the group at each step."""
 
     name: ClassVar[str]
     elastic: ClassVar[bool]

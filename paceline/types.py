@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Who is in the group for this step, seen from one rank. `nodes[r]` is the host index of rank r.
+    """The group at one step, seen from one rank. `nodes[r]` is the host index of rank r.
 
     `generation` counts the groups of a job: two views with the same generation have the same members in the same
     order. `members[r]` is the stable identity of the process at rank r; it is empty where ranks never change.
@@ -258,7 +258,7 @@ class Event(NamedTuple):
     """One line of the event stream: engine and simulator emit the same kinds.
 
     kind: of a rank's own work, each lasting until the next: data (fetching begins), forward, backward, computed
-    (the step is called), left (waiting for others begins), waited, updated, end. Of the engine: begin, ready (a
+    (the step is called), left (waiting for others begins), waited, updated, end. Kinds of the engine: begin, ready (a
     gradient is in the arena), need, said, leave, and arrived (a unit was seen to be there before anybody waited for
     it) or back. `what` is the slot of `ready` and `need`, and the chunk of `said`, `leave`, `arrived` and `back`;
     `detail` is the phase of a unit, and the seconds that copying into the arena took, of `ready`. Times are of the

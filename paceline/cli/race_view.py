@@ -88,7 +88,7 @@ def outcome(record: Record) -> str:
 
 
 def picture(race: Race, under_way: Cell | None) -> Table:
-    """What is known so far, one row per contender."""
+    """Draw the results so far, one row per contender."""
     left = race.seconds_left()
     title = f"{race.done} of {len(race.plan.cells)} cells" + (f", about {spoken_time(left)} left" if left else "")
     drawn = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))

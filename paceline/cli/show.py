@@ -19,7 +19,7 @@ from paceline.measure.stats.intervals import Interval, step_line
 @app.command()
 def show(
     record: Annotated[
-        str, typer.Argument(metavar="ID", help="An id of paceline list, the part that tells it, or a file.")
+        str, typer.Argument(metavar="ID", help="Id of a record (see paceline list), a unique part of it, or a file.")
     ],
     runs: o.Runs = Path("runs"),
     json: o.JsonFile = None,

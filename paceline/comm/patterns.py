@@ -1,4 +1,4 @@
-"""Who sends which range of a vector to whom, step by step: the patterns of collectives, without sockets or torch.
+"""Patterns of collectives: which rank sends which range of a vector where, step by step, without sockets or torch.
 
     ring          4 ranks, 4 blocks: a block travels around and grows, then the finished block travels around again
 

@@ -1,1 +1,1 @@
-"""Who is in the group when members come and go: protocol, journal, coordinator."""
+"""Membership when members come and go: protocol, journal, coordinator."""

@@ -1,4 +1,4 @@
-"""Who is in the group, and which steps count: the rules, without clocks, sockets or torch.
+"""Which members form the group, and which steps count: the rules, without clocks, sockets or torch.
 
 A job is a sequence of generations. A generation has fixed members and commits steps by itself, on the data plane:
 

@@ -24,7 +24,7 @@ class Device(Protocol):
         """A point on the compute lane, after everything enqueued so far."""
 
     def sending(self, mark: Any) -> contextlib.AbstractContextManager[None]:
-        """What is started inside runs on the communication lane, after the mark."""
+        """Run the work that is started inside on the communication lane, after the mark."""
 
     def rejoin(self) -> None:
         """The compute lane goes on only after what the communication lane has enqueued so far."""

@@ -74,7 +74,7 @@ class Dispatcher:
 class Leader(Dispatcher):
     """The ready chunk with the smallest `urgency` leaves first; at most `credit` bytes are under way.
 
-    Of the chunks that wait, none is more urgent than the one that leaves. A chunk that is larger than the credit
+    No waiting chunk is more urgent than the one that leaves. A chunk that is larger than the credit
     leaves alone.
     """
 

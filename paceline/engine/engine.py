@@ -128,7 +128,7 @@ class Engine:
         self._sources = [view for arena in self.arenas for view in arena.source_views]
 
     def _profiles(self) -> list[Profile]:
-        """What is known of the layers of every arena."""
+        """Return the profile of every arena, as far as it is known."""
         layouts = [arena.layout for arena in self.arenas]
         known = self.profile
         return [Profile(layout) if known is None else known.for_layout(layout) for layout in layouts]
@@ -282,7 +282,7 @@ class Engine:
 
     @property
     def names(self) -> list[str]:
-        """Of all slots, in their order: for a checkpoint."""
+        """Names of all slots in their order, for a checkpoint."""
         return [self.name_of(slot) for slot in range(len(self._slots))]
 
     def adopt_names(self, names: Sequence[str]) -> bool:

@@ -28,7 +28,7 @@ class StepPlan:
 
     @property
     def nbytes(self) -> list[int]:
-        """Of every chunk, as it lies in its arena: a credit counts what is not coded yet."""
+        """Bytes of every chunk as it lies in its arena; a credit counts bytes before coding."""
         return [chunk.numel * self.layouts[chunk.arena].itemsize for chunk in self.chunks]
 
     def covers(self) -> list[list[int]]:

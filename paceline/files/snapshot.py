@@ -11,7 +11,7 @@
                 {"t": k}                     tensor number k
                 {"f": "nan"}  {"b": "..."}   a float that JSON lacks, bytes in hexadecimal
 
-One format serves a file (a checkpoint), a socket and shared memory. Whoever reads says how many bytes there may be;
+One format serves a file (a checkpoint), a socket and shared memory. The reader says how many bytes there may be;
 memory is allocated as bytes arrive, so a damaged header cannot allocate more than was sent.
 """
 

@@ -173,7 +173,7 @@ class Job:
         )
 
     def _coding_seconds(self) -> tuple[float, float]:
-        """Of all chunks of a step."""
+        """Return the coding seconds of all chunks of a step."""
         if self.members.compressor.loss == "none" or self.fabric.size == 1:
             return 0.0, 0.0
         dense = sum(sum(plan.nbytes) for plan in self.plans)

@@ -113,7 +113,7 @@ def _now() -> str:
 
 
 def failed_record(run: Run, why: str, *, text: str | None = None) -> Record:
-    """What is known of a run that did not end well: everything but figures."""
+    """Make the record of a run that failed: everything but figures."""
     return Record(
         id=new_id(),
         text=text or run.text,

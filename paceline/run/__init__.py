@@ -1,1 +1,1 @@
-"""What was asked: the description of a run, the names of strategies, and which combinations are refused."""
+"""The description of a run, the names of strategies, and which combinations are refused."""

@@ -29,7 +29,7 @@ class Axes:
 class Composed:
     """A sound run with its members and the notes about them; a reference has no members.
 
-    Whoever carries a run out is handed this value, so that a run is checked once.
+    Code that carries a run out gets this value, so that a run is checked once.
     """
 
     run: Run

@@ -89,7 +89,7 @@ def _profile(axes: Axes, lane: Lane, slots: list[Slot], known: StepProfile | Non
 
 
 def _plan(axes: Axes, profile: Profile, link: Link | None, workers: int) -> StepPlan:
-    """Of one lane, as an engine makes it."""
+    """Return the plan of one lane, as an engine makes it."""
     if axes.schedule.measures and not axes.rule.averages_gradients:
         return plan_whole([profile.layout])
     return plan_step(axes.schedule, [profile], link, axes.compressor, workers)

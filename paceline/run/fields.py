@@ -54,7 +54,7 @@ CHANGES: dict[Kind, tuple[Change, ...]] = {Kind.WORK: ("result", "work"), Kind.L
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """What is known of a field.
+    """The description of a field of `Run`.
 
     `flags` are spelled as on the command line, the first one is used in messages; without any, the name of the field
     is the flag. `published` are flags of published scripts that mean the same. `unset` tells what None, the

@@ -320,7 +320,7 @@ def _hosts_of_launcher(text: str | None) -> tuple[Host, ...]:
 
 
 def about(name: str) -> About:
-    """What is known of a field."""
+    """Return the description of a field."""
     return cast(dict[str, About], Run.model_fields[name].json_schema_extra)["about"]
 
 

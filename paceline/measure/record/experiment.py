@@ -29,7 +29,7 @@ class Expected(BaseModel):
 
 
 class InputData(BaseModel):
-    """What was read, and how much of it there is."""
+    """The data that was read, and its size."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

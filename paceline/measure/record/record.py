@@ -191,7 +191,8 @@ def _parsed(text: bytes) -> object:
 def _cut(text: bytes, name: str) -> bytes:
     """The text without a field that is an object, in the layout that records are written in; any other as it is.
 
-    Only fields of the record itself stand behind one space there. What is no JSON afterwards is read as a whole.
+    Only fields of the record itself stand behind one space there. If the rest is no JSON, the caller reads the whole
+    text.
     """
     start = text.find(f'\n "{name}": {{'.encode())
     stop = text.find(b'\n "', start + 1)
@@ -216,7 +217,7 @@ def of_values(path: Path, values: object) -> Record:
 
 
 def _misread(path: Path, values: dict[str, object], problem: ValidationError) -> WrongCommand:
-    """What is wrong with a file: a setting of a newer paceline, or else the first thing that is damaged."""
+    """Name what is wrong with a file: a setting of a newer paceline, or else the first thing that is damaged."""
     errors = problem.errors()
     for error in errors:
         if error["type"] == "extra_forbidden" and error["loc"][0] == "run":

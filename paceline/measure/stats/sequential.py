@@ -6,7 +6,7 @@
                                (-------)               stop as soon as one of the answers holds:
                                  (----)                    above 1, below 1, or inside the margin around 1
 
-An ordinary t interval is right for one look. Whoever looks after each start and stops at the first difference is wrong
+An ordinary t interval is right for one look. Looking after each start and stopping at the first difference is wrong
 far more often than 5 % of the time. These bounds form a confidence sequence: with the stated probability they contain
 the true ratio after every start at once, however long the race goes on and whatever makes it stop.
 

@@ -59,7 +59,7 @@ def setting(run: Run, environment: Mapping[str, Any]) -> tuple[tuple[str, Any], 
 
 
 def _threads(environment: Mapping[str, Any], workers: int) -> int:
-    """Of one worker that was not told how many: those of its environment, or its share of the cores."""
+    """Threads of a worker without --threads: OMP_NUM_THREADS of its environment, else cores / workers."""
     threads = str((environment.get("variables") or {}).get("OMP_NUM_THREADS", ""))
     return int(threads) if threads.isdigit() else max(1, int(environment.get("cores") or 1) // max(1, workers))
 
@@ -208,7 +208,7 @@ class Standing:
 
     @property
     def updates(self) -> int:
-        """Of one start: what its accuracy was reached with."""
+        """Updates of one start, after which its accuracy was reached."""
         return max(map(updates_of, self.records), default=0)
 
     @cached_property

@@ -60,7 +60,7 @@ def gather(code: Array, rows: Array) -> Payload:
 
 
 def take_off(rest: Array, parts: Parts) -> None:
-    """What was sent is no longer owed."""
+    """Subtract the part that was sent from the residual."""
     for where, values in parts:
         rest[where] -= values
 

@@ -50,7 +50,7 @@ class GTopK(Lossy):
         return [Wire("pass", nbytes, pairs) for _, pairs in meetings(size)] or [Wire("pass", nbytes)]
 
     def nbytes(self, layout: Layout, chunk: Chunk) -> int:
-        """Of one message; there are as many as rounds."""
+        """Bytes of one message; each round sends one."""
         return sum(wire.nbytes for wire in self.wires(layout, chunk, 1))
 
     def operator(self, layout: Layout, comm: Comm, shared: bool, shrunk: bool) -> Merged:

@@ -30,7 +30,7 @@ class CompressorTraits(Member):
 
     @property
     def loss(self) -> str:
-        """What is lost on the way: "none", "rounding" or "lossy"."""
+        """The loss of information: "none", "rounding" or "lossy"."""
         return "lossy"
 
     @property

@@ -69,7 +69,7 @@ def load(exchange: Costed, compressor: Compressor, chunks: Sequence[tuple[Layout
 
 
 def total(lanes: Sequence[Load]) -> Load:
-    """Of several lanes in one step; each places its chunks by itself."""
+    """Add up several lanes of one step; each places its chunks by itself."""
     return Load(
         received=tuple(map(sum, zip(*(lane.received for lane in lanes), strict=True))),
         crossing=tuple(map(sum, zip(*(lane.crossing for lane in lanes), strict=True))),

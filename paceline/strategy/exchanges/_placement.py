@@ -39,7 +39,7 @@ class Placer:
         self._known: dict[tuple[int, int, int], tuple[Piece, ...]] = {}
 
     def pieces(self, chunk: int, numel: int, itemsize: int) -> tuple[Piece, ...]:
-        """Who adds which range of a chunk; the number of the chunk is only a name."""
+        """Return which rank adds which range of a chunk; the number of the chunk is only a name."""
         key = (chunk, numel, itemsize)
         if key not in self._known:
             self._known[key] = tuple(self._place(numel, itemsize))

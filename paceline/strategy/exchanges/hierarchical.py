@@ -115,7 +115,7 @@ class Hierarchical(ExchangeTraits):
 
     @cached_property
     def _known(self) -> dict[tuple[Cluster, int], Edges]:
-        """What was asked for before: all chunks of a step go along the same edges."""
+        """Return the cached edges: all chunks of a step use the same ones."""
         return {}
 
 

@@ -62,12 +62,12 @@ class Neighbor(ExchangeTraits):
 
     @cached_property
     def _known(self) -> dict[tuple[Cluster, int], Edges]:
-        """What was asked for before: all chunks of a step go along the same edges."""
+        """Return the cached edges: all chunks of a step use the same ones."""
         return {}
 
 
 def edges(topology: Topology, size: int, step: int, nodes: tuple[int, ...]) -> Edges:
-    """Who hears from whom at a step."""
+    """Return which ranks each rank receives from at a step."""
     rows = [topology.row(rank, View(rank, size, nodes), step) for rank in range(size)]
     return Edges({rank: tuple(source for source, _ in row.sources) for rank, row in enumerate(rows)}, nodes)
 

@@ -60,7 +60,7 @@ class Ps(ExchangeTraits):
         return PsChannel(service_of(self, comm), self.colocated)
 
     def traffic(self, nbytes: int, cluster: Cluster, step: int = 0) -> Sequence[Fans]:
-        """Of one chunk alone. Servers count as ranks after the workers."""
+        """Return the traffic of one chunk. Servers count as ranks after the workers."""
         return self.placing(cluster).traffic(nbytes, cluster, step)
 
     def placing(self, cluster: Cluster) -> Placing:

@@ -1,4 +1,4 @@
-"""Who is in the group for this step."""
+"""Memberships: the members of the group at each step."""
 
 from paceline.menu.menu import Menu
 

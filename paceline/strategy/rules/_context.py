@@ -62,7 +62,7 @@ class Context:
         return 1.0 if abs(factor - 1.0) < 1e-9 else factor  # n times 1/n may be off by one bit
 
     def twice(self, name: str, step: int) -> WorkloadError:
-        """What is wrong where a gradient comes that has left already."""
+        """Explain a gradient that comes again after it has left."""
         return WorkloadError(
             f"{name} got a second gradient at step {step}",
             why="backward ran twice before step(), or reached a layer twice that is used twice in the model and is "

@@ -126,7 +126,7 @@ class LocalDuty:
         self.steps = state["steps"]
 
     def own_state(self) -> dict[str, Any]:
-        """Whose state it is: for rules that keep something whose sum over the ranks of a run means something."""
+        """Name the rank that the state belongs to, for rules whose state has a meaningful sum over ranks."""
         return {"steps": self.steps, "rank": self.context.comm.rank, "size": self.context.comm.size}
 
     def all_own(self, state: Mapping[str, Any]) -> bool:

@@ -303,7 +303,7 @@ class ServerDuty:
 
 
 def check_optimizer(optimizer: Any) -> None:
-    """Of an optimizer that a user made: whether servers can do its work."""
+    """Refuse an optimizer of the user whose work servers cannot do."""
     name = type(optimizer).__name__
     if name not in ELEMENTWISE or not type(optimizer).__module__.startswith("torch.optim"):
         raise WrongCommand(

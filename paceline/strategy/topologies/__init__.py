@@ -1,4 +1,4 @@
-"""Who mixes with whom, with which weights, at each step."""
+"""Topologies: the neighbors that each rank mixes with, and their weights, at each step."""
 
 from paceline.menu.menu import Menu
 
