@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from paceline.api.window import Window, window
     from paceline.comm.thread import run_ranks
     from paceline.errors import PacelineError, Refused
+    from paceline.forecast.outlook import outlook
     from paceline.measure.record.record import Record
     from paceline.measure.record.store import open_store
     from paceline.measure.stats.steady import settle
@@ -72,6 +73,7 @@ _HOMES = {
     "Record": "paceline.measure.record.record",
     "StepProfile": "paceline.workload.profile",
     "open_store": "paceline.measure.record.store",
+    "outlook": "paceline.forecast.outlook",
     "write_report": "paceline.report.page",
     "run_ranks": "paceline.comm.thread",
     "compose": "paceline.run.compose.compose",
@@ -128,6 +130,7 @@ __all__ = [
     "models",
     "neighbor_allreduce",
     "open_store",
+    "outlook",
     "replayed",
     "rules",
     "run_ranks",

@@ -43,6 +43,7 @@ def test_public_names_are_these():
         "join",
         "neighbor_allreduce",
         "open_store",
+        "outlook",
         "replayed",
         "run_ranks",
         "settle",

@@ -55,9 +55,11 @@ def _paceline(
 
 def _register() -> None:
     from paceline.cli import (  # noqa: F401
+        advise,
         compare,
         doctor,
         explain,
+        forecast,
         lab,
         listing,
         models,

@@ -50,6 +50,8 @@ EXAMPLES = {  # verbs in the order of use
     "race": ("race --quick", "race --strategies allreduce,wfbp -np 2,4 --model resnet50"),
     "run": ("run -np 2 --model mlp --strategy wfbp", "run -np 4 -- python my_train.py"),
     "explain": ("explain -np 4 --model resnet50 --schedule mgwfbp", "explain -np 8 --compressor sign"),
+    "forecast": ("forecast --workers 8..1024", "forecast --machines 'machines(nodes=4, device=A100)'"),
+    "advise": ("advise --model resnet50", "advise --machines 'machines(nodes=2, network=10GbE)'"),
     "report": ("report", "report runs --out all.html"),
     "list": ("list --last 10", "list --failed --model resnet50"),
     "show": ("show ID", "show runs/RECORD.json --json copy.json"),

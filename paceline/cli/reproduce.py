@@ -18,6 +18,7 @@ from paceline.measure.record.record import check_writable, write
 from paceline.report.tables import plain
 
 if TYPE_CHECKING:
+    from paceline.race.published._forecast import Forecasts
     from paceline.race.published._sheet import Filled, PublishedFigure, Reproduction, SheetCell
 
 NAMES = "bluefog, ddl_benchmarks, dlaas, elasticdl or tensorpack"
@@ -50,6 +51,7 @@ def reproduce(
     A result is measured, replayed or forecast, and names its records; an empty cell gives the reason. Without
     --measure only records in --runs are used.
     """
+    from paceline.race.published._forecast import forecasts_of
     from paceline.race.reproduce import measure_missing
     from paceline.race.reproduce import reproduce as work
 
@@ -57,12 +59,14 @@ def reproduce(
         check_writable(json)
     problems = measure_missing(name, runs, quick=quick, starts=starts, on_run=_tell) if measure else []
     reproduction = work(name, runs)
-    for line in spoken(reproduction):
+    forecasts = forecasts_of(name, reproduction.published)
+    for line in spoken(reproduction, forecasts):
         print(line)
     for problem in problems:
         print(f"failed: {problem}", file=sys.stderr)
     if json is not None:
-        write(json, jsons.dumps(values(reproduction), indent=1) + "\n")
+        found = {**values(reproduction), "forecast": forecast_values(forecasts)}
+        write(json, jsons.dumps(found, indent=1) + "\n")
     if problems:
         raise typer.Exit(1)
 
@@ -71,7 +75,7 @@ def _tell(run: Any, number: int, count: int) -> None:
     print(f"{number}/{count} {run.text}", file=sys.stderr, flush=True)
 
 
-def spoken(reproduction: Reproduction) -> Iterator[str]:
+def spoken(reproduction: Reproduction, forecasts: Forecasts | None = None) -> Iterator[str]:
     """Everything as lines of at most 80 columns."""
     yield from _wrapped(reproduction.published["title"])
     if "hardware" in reproduction.published:
@@ -79,6 +83,12 @@ def spoken(reproduction: Reproduction) -> Iterator[str]:
     for sheet in reproduction.sheets:
         yield ""
         yield from _sheet(sheet)
+        if forecasts is not None:
+            yield from _forecast_column(sheet, forecasts)
+    if forecasts is not None and forecasts.rows:
+        yield ""
+        yield from _wrapped(forecasts.sentence())
+        yield from (line for text in forecasts.unexplained for line in _wrapped(f"not explained: {text}", "- "))
     sections = {"Conclusions": reproduction.judged, "Published, and contradicting itself": reproduction.notes}
     for title, lines in sections.items():
         if lines:
@@ -100,6 +110,38 @@ def _sheet(filled: Filled) -> Iterator[str]:
     yield from _rates(filled, width)
     yield from _figures(filled, width)
     yield from (line for k, reason in enumerate(filled.reasons) for line in _wrapped(reason, f"({k + 1}) "))
+
+
+def _forecast_column(filled: Filled, forecasts: Forecasts) -> Iterator[str]:
+    """Forecast and error of every row, from published facts alone; the calibrating row is named."""
+    title = filled.sheet.title
+    rows = [(cell.row.name, known) for cell in filled.cells if (known := forecasts.find(title, cell.row.name))]
+    if not rows:
+        return
+    width = max(10, *(len(cell.row.name) for cell in filled.cells))
+    unit = f"{filled.sheet.unit}/s"
+    yield f"{'':{width}} | {'there':>7} {'forecast':>9} {'error':>6} {'naive':>6}   {unit}"
+    for name, known in rows:
+        rate = known.task.rate
+        errors = f"{known.rate:>9,.{0 if rate >= 1000 else 1}f} {known.error:>6.0%} {known.naive_error:>6.0%}"
+        shown = "  calibrates the forecast" if known.task.calibrates else errors
+        yield f"{name:{width}} | {rate:>7g} {shown}"
+
+
+def forecast_values(forecasts: Forecasts) -> dict[str, Any]:
+    """The forecasts as JSON."""
+    rows = [
+        {
+            "sheet": row.task.sheet,
+            "row": row.task.row,
+            "published": row.task.rate,
+            "forecast": row.rate,
+            "naive": row.naive,
+            "calibrates": row.task.calibrates,
+        }
+        for row in forecasts.rows
+    ]
+    return {"rows": rows, "unexplained": list(forecasts.unexplained)}
 
 
 def _rates(filled: Filled, width: int) -> Iterator[str]:

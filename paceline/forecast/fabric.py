@@ -44,6 +44,7 @@ class Fabric:
     call               seconds that a rank spends to start one operation
     cores, host        cores that all nodes share, and core-seconds for every byte that a rank sends
     inline             whether the computing thread moves the bytes itself, so that nothing overlaps
+    aside              whether the host packs and encodes while backward goes on elsewhere, as beside an accelerator
     jitter             standard deviation of a rank's compute time, as a part of it
     slow, slowness     ranks that are slower than the others, and by which factor
     """
@@ -61,6 +62,7 @@ class Fabric:
     cores: float = inf
     host: float = 0.0
     inline: bool = False
+    aside: bool = False
     jitter: float = 0.0
     slow: int = 0
     slowness: float = 1.0

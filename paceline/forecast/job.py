@@ -170,6 +170,7 @@ class Job:
             pack=profile.pack,
             encode=seconds[0],
             decode=seconds[1],
+            aside=self.fabric.aside,
         )
 
     def _coding_seconds(self) -> tuple[float, float]:

@@ -22,6 +22,7 @@ from paceline.strategy.exchanges._rounds import Along, Edges, Fan, Fans, within
 from paceline.types import Chunk, Flow, Layout
 
 PARTS = ("inside", "out", "in", "core", "cores")  # of a fabric, each serves one round after another
+EXACT = 256  # ranks up to which the shares of owners are counted finely
 PIECE = 1 << 14  # bytes per rank of the size that an exchange is asked for
 
 
@@ -40,7 +41,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """A round as fixed + slope x bytes; `received` is bytes into the busiest rank for each byte of the chunk."""
+    """A round as fixed + slope x bytes; `received` is bytes into the busiest worker for each byte of the chunk."""
 
     fixed: float
     slope: tuple[float, ...]
@@ -56,7 +57,8 @@ class Rounds:
     def __init__(self, exchange: Costed, fabric: Fabric) -> None:
         self._exchange, self._fabric, self._cluster = exchange, fabric, fabric.cluster
         self._placed = exchange.placing(fabric.cluster)
-        self._unit = fabric.size * PIECE
+        # Owners get whole pieces, so their shares are right only for many; at large sizes counting them takes long.
+        self._unit = fabric.size * PIECE * (8 if exchange.by_owner and fabric.size <= EXACT else 1)
         self._costs: dict[object, list[Cost]] = {}
 
     def of_chunk(self, compressor: Compressor, layout: Layout, chunk: Chunk, step: int = 0) -> list[Stage]:
@@ -197,7 +199,8 @@ class Load:
             fabric.host * sum(self._sent.values()) / fabric.cores,
         )
         slope = tuple(part / unit for part in seconds)
-        return Cost(fabric.call + self._fixed, slope, _most(self._received) / unit)
+        workers = (self._received[rank] for rank in range(fabric.size))
+        return Cost(fabric.call + self._fixed, slope, max(workers) / unit)
 
 
 def _most(amounts: Mapping[int, float]) -> float:

@@ -144,6 +144,7 @@ class SimulatedRank:
         self.leads = number == 0 and script.way.led and script.leaves == "backward"
         self._crosses = script.way.crosses and script.leaves == "backward"
         self._starts = _order(script.compute.forward)
+        self._stops = stops(script.compute.ready, [needs for plan in script.plans for needs in plan.needs])
         self._slots = [sum(len(layout.slots) for layout in plan.layouts) for plan in script.plans]
         self._covers = script.plans[0].covers() if self._crosses else []
         self._dispatchers = [self._dispatcher(plan) for plan in script.plans]
@@ -255,20 +256,21 @@ class SimulatedRank:
         if script.leaves != "backward" or not sends:
             yield compute.backward * self._pace
             return
-        last, opened, began = 0.0, False, self._timeline.now
+        last, began = 0.0, self._timeline.now
         pack = compute.pack / max(1, len(compute.ready))
-        for slot in sorted(range(len(compute.ready)), key=lambda slot: (compute.ready[slot], slot)):
+        for number, slots in enumerate(self._stops):
+            at = compute.ready[slots[-1]]
             if compute.aside:
-                yield max(0.0, began + compute.ready[slot] * self._pace - self._timeline.now) + pack
+                yield max(0.0, began + at * self._pace - self._timeline.now) + pack * len(slots)
             else:
-                yield (compute.ready[slot] - last) * self._pace + pack
-            last = compute.ready[slot]
-            if not opened:
-                opened = True
+                yield (at - last) * self._pace + pack * len(slots)
+            last = at
+            if not number:
                 yield from self._open(step)
-            for lane in range(len(script.plans)):
-                self._note("ready", step, slot)
-                self._send(self._dispatchers[lane].ready(slot), lane)
+            for slot in slots:
+                for lane, dispatcher in enumerate(self._dispatchers):
+                    self._note("ready", step, slot)
+                    self._send(dispatcher.ready(slot), lane)
             yield from self._pay()
         end = began + compute.backward * self._pace - self._timeline.now
         yield max(0.0, end if compute.aside else (compute.backward - last) * self._pace)
@@ -338,6 +340,23 @@ class SimulatedRank:
     def _note(self, kind: str, step: int, what: int = -1, detail: float = 0) -> None:
         if self._number == 0:
             self._timeline.played.events.append(Event(self._timeline.now, kind, step, what, detail))
+
+
+def stops(ready: Sequence[float], needs: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Slots in the order of backward, cut behind every slot that completes a chunk, and behind the first.
+
+    Nothing can leave between two stops, so the clock need not stop there; on a model with few chunks that is most of
+    the time of a simulation.
+    """
+    order = sorted(range(len(ready)), key=lambda slot: (ready[slot], slot))
+    place = {slot: k for k, slot in enumerate(order)}
+    last = {0, len(order) - 1, *(max(place[slot] for slot in slots) for slots in needs if slots)}
+    found: list[list[int]] = [[]]
+    for k, slot in enumerate(order):
+        found[-1].append(slot)
+        if k in last:
+            found.append([])
+    return found[:-1]
 
 
 def _parts(plan: StepPlan) -> list[float]:

@@ -70,13 +70,39 @@ def _flops(workload: Workload) -> int:
 
 
 def _counted(workload: Workload, model: nn.Module, batch: Any) -> int:
+    return int(_counter(workload, model, batch).get_total_flops()) // _SAMPLES
+
+
+def _counter(workload: Workload, model: nn.Module, batch: Any) -> Any:
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
     counter = FlopCounterMode(display=False)
     with torch.random.fork_rng(devices=[]), torch.no_grad(), counter:
         workload.loss(model, batch)
-    return counter.get_total_flops() // _SAMPLES
+    return counter
+
+
+def flops_by_tensor(workload: Workload) -> tuple[int, list[int]]:
+    """Return the FLOPs of one sample, and those of each tensor's layer; a layer counts for its largest tensor."""
+    import torch
+
+    model = _shadow(workload.model).eval()
+    counter = _counter(workload, model, _moved(workload.batch(torch.arange(_SAMPLES)), "meta"))
+    counts, total = counter.get_flop_counts(), counter.get_total_flops() // _SAMPLES
+    root = type(model).__name__
+    layers = {name.removeprefix(root).lstrip("."): sum(found.values()) for name, found in counts.items()}
+    named = [(name, tensor.numel()) for name, tensor in model.named_parameters() if tensor.requires_grad]
+    largest: dict[str, tuple[int, str]] = {}
+    for name, numel in named:
+        owner = name.rpartition(".")[0]
+        largest[owner] = max(largest.get(owner, (0, "")), (numel, name))
+    owners = [name.rpartition(".")[0] for name, _ in named]
+    parts = [
+        layers.get(owner, 0) // _SAMPLES if largest[owner][1] == name else 0
+        for owner, (name, _) in zip(owners, named, strict=True)
+    ]
+    return int(total), parts
 
 
 def _shadow(model: nn.Module) -> nn.Module:

@@ -1,13 +1,15 @@
 """The tensors of the listed models, without building them or importing torch.
 
-layouts.json holds, for every listed model, its unit, the flops of one sample and [name, shape] of each
-trainable tensor in the order of registration. After a change to a model: python -m paceline.workload.layouts
+layouts.json holds, for every listed model, its unit, the flops of one sample, [name, shape] of each trainable tensor in
+the order of registration, and the flops of each tensor's layer. After a change to a model:
+python -m paceline.workload.layouts
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from functools import cache
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,12 @@ def layout_of(text: str) -> list[Slot] | None:
     return None if entry is None else [_slot(name, shape) for name, shape in entry["tensors"]]
 
 
+def flops_of(text: str) -> list[int] | None:
+    """Return the FLOPs of a forward pass for each tensor of a listed model; 0 where a layer has none of its own."""
+    entry = read().get(_canonical(parse(text)))
+    return None if entry is None else list(entry["layers"])
+
+
 def _slot(name: str, shape: Iterable[int]) -> Slot:
     sides = tuple(shape)
     return Slot(name, prod(sides), sides)
@@ -44,14 +52,15 @@ def measure() -> dict[str, Any]:
 def _measured(text: str) -> dict[str, Any]:
     import torch
 
-    from paceline.workload.describe import describe
+    from paceline.workload.describe import flops_by_tensor
     from paceline.workload.resolve import build
 
     with torch.device("meta"):
         workload = build(text)
     named = workload.model.named_parameters()
     tensors = [[name, list(tensor.shape)] for name, tensor in named if tensor.requires_grad]
-    return {"unit": workload.unit, "flops": describe(workload, text).flops_per_sample, "tensors": tensors}
+    flops, layers = flops_by_tensor(workload)
+    return {"unit": workload.unit, "flops": flops, "tensors": tensors, "layers": layers}
 
 
 def write() -> None:
@@ -60,7 +69,9 @@ def write() -> None:
     FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
+@cache
 def read() -> dict[str, Any]:
+    """Return the content of layouts.json; nobody may change it."""
     return json.loads(FILE.read_text())
 
 

@@ -1,0 +1,157 @@
+"""paceline forecast: how strategies would scale on machines that are not here."""
+
+from __future__ import annotations
+
+import json as jsons
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from paceline.cli import app
+from paceline.cli import options as o
+from paceline.errors import WrongCommand
+from paceline.measure.record.record import check_writable, write
+from paceline.run.run import Run
+
+if TYPE_CHECKING:
+    from paceline.forecast.study import Study
+
+DEFAULT = "machines(nodes=16, ranks=8, device=V100, bandwidth=25gbit)"
+MachinesText = Annotated[
+    str, typer.Option("--machines", help="Machines to forecast for, with units: see docs/howto/forecast.md.")
+]
+Profile = Annotated[
+    Path | None,
+    typer.Option("--profile", help="Layer times: a record, a profile, or a trace of torch.profiler.", metavar="FILE"),
+]
+StepTime = Annotated[
+    float | None, typer.Option("--step-time", help="Seconds of one step on one worker, instead of --profile.")
+]
+LinkFile = Annotated[
+    Path | None,
+    typer.Option("--link", help="The measured network: a file of paceline net, or output of nccl-tests."),
+]
+
+
+@app.command()
+def forecast(
+    model: Annotated[str, typer.Option("--model", help="A model of paceline models, or your own with --profile.")] = (
+        "resnet50"
+    ),
+    machines: MachinesText = DEFAULT,
+    strategy: Annotated[str, typer.Option("--strategy", help="Strategies with commas between them, or all.")] = "all",
+    workers: Annotated[
+        str, typer.Option("--workers", "-np", help="Numbers of workers: 64, 8,16, or 8..1024, which doubles.")
+    ] = "",
+    batch_size: Annotated[int, typer.Option("--batch-size", min=1, max=1 << 20, help="Samples per worker.")] = 64,
+    precision: Annotated[str, typer.Option("--precision", help="fp32, bf16 or fp16: which peak a device has.")] = (
+        "fp32"
+    ),
+    profile: Profile = None,
+    step_time: StepTime = None,
+    link: LinkFile = None,
+    samples: Annotated[int, typer.Option("--samples", min=1, help="Samples of an epoch, for its cost.")] = 1_281_167,
+    measured: Annotated[
+        list[Path] | None, typer.Option("--measured", help="A measured record to lay over the forecast.")
+    ] = None,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Measure held-out configurations here, and write a certificate (lab needs root)."),
+    ] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="With --check: a handful of configurations, briefly.")] = False,
+    runs: o.Runs = Path("runs"),
+    json: o.JsonFile = None,
+) -> None:
+    """Forecast how strategies scale on machines that are not here, and say what limits them.
+
+    The engine's own dispatchers and plans run on a simulated clock. Every figure that is assumed is listed with its
+    source; a certificate of this machine says how far forecasts were off.
+    """
+    from paceline.forecast.certificate import FILE, read_certificate
+    from paceline.forecast.text import spoken
+
+    if json is not None:
+        check_writable(json)
+    if check:
+        _check(runs, quick, json)
+        return
+    if quick:
+        raise WrongCommand("--quick", why="a forecast takes seconds; it shortens --check", remedy="--check --quick")
+    study, price = make_study(
+        model, machines, strategy, workers, batch_size, precision, profile=profile, step_time=step_time, link=link
+    )
+    certificate = read_certificate(runs / FILE)
+    for line in spoken(study, certificate, price=price, samples=samples):
+        print(line)
+    _overlay(study, measured or [])
+    interval = None if certificate is None else certificate.interval()
+    if json is not None:
+        from paceline.forecast.records import record_of
+
+        found = [record_of(study, point, interval) for point in study.points if point.outlook is not None]
+        values = [jsons.loads(record.to_json()) for record in found]
+        write(json, jsons.dumps(values[0] if len(values) == 1 else values, indent=1) + "\n")
+
+
+def _check(runs: Path, quick: bool, json: Path | None) -> None:
+    from paceline.forecast.check import check, spoken
+
+    certificate = check(runs, quick=quick, tell=lambda line: print(line, flush=True))
+    for line in spoken(certificate):
+        print(line)
+    if json is not None:
+        write(json, certificate.to_json())
+    if not certificate.measured:
+        raise WrongCommand("--check", why="no configuration could be measured; the notes above say why")
+
+
+def make_study(
+    model: str,
+    machines: str,
+    strategy: str,
+    workers: str,
+    batch: int,
+    precision: str,
+    *,
+    profile: Path | None,
+    step_time: float | None,
+    link: Path | None,
+) -> tuple[Study, float]:
+    """The forecast that flags ask for, and the price of a node."""
+    from paceline.forecast.calibrate import calibrate
+    from paceline.forecast.links import with_link
+    from paceline.forecast.machines import read_machines
+    from paceline.forecast.study import assumed_coding, chosen_strategies, chosen_workers, study
+
+    if precision not in ("fp32", "bf16", "fp16"):
+        raise WrongCommand(f"--precision {precision}", why="it is fp32, bf16 or fp16", remedy="--precision fp32")
+    place = read_machines(machines)
+    names = chosen_strategies(strategy)
+    fabric, told = place.fabric(), list(place.assumptions())
+    counts = chosen_workers(workers) if workers else [fabric.size]
+    if link is not None:
+        fabric, source = with_link(fabric, link)
+        told.append(source)
+    known = calibrate(model, file=profile, step=step_time, batch=batch, precision=precision, machines=place)
+    coding, how = assumed_coding(place)
+    run = Run(model=model, batch_size=batch if profile is None else known.profile.batch_size or batch)
+    if how:
+        told.append(how)
+    return study(run, names, counts, fabric, known, coding=coding, assumptions=told), place.price
+
+
+def _overlay(study: Study, paths: list[Path]) -> None:
+    """Measured records beside the points that they belong to."""
+    from paceline.measure.record.record import read
+
+    for path in paths:
+        record = read(path)
+        name = record.run.strategy or "allreduce"
+        point = next((p for p in study.of(name) if p.workers == record.workers and p.outlook is not None), None)
+        total = record.rate.get("total")
+        if point is None or total is None or point.outlook is None:
+            print(f"{path}: {name} on {record.workers} workers is not among the points of this forecast")
+            continue
+        ratio = point.outlook.rate / total["mean"]
+        print(f"{path}: measured {total['mean']:,.1f}, forecast {point.outlook.rate:,.1f} ({ratio - 1:+.0%})")

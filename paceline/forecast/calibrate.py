@@ -1,0 +1,274 @@
+"""Layer times for a forecast: from a profile, a record, a Kineto trace, or from a step time and FLOPs.
+
+what is known                       forward, backward            layers
+a profile, a record with one        measured                     measured
+a record without one                its breakdown                by the FLOPs of each layer
+a trace of torch.profiler           gradients as accumulated     measured, in the order of registration
+a step time, or a device's peak     a third and two thirds       by the FLOPs of each layer
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from paceline.errors import WrongCommand
+from paceline.files.read import read_text
+from paceline.forecast.machines import Machines, library
+from paceline.types import Slot
+from paceline.workload.layouts import flops_of, layout_of
+from paceline.workload.profile import StepProfile, Tensor
+from paceline.workload.profile import read as read_profile
+
+BACKWARD = 2  # a backward pass costs twice its forward pass
+SMALL = 0.02  # part of a pass that tensors without FLOPs of their own share: biases and normalization
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The times of a model's step, and in words where they come from."""
+
+    profile: StepProfile
+    source: str
+    notes: tuple[str, ...] = ()
+
+
+def calibrate(
+    model: str,
+    *,
+    file: Path | None = None,
+    step: float | None = None,
+    batch: int = 32,
+    precision: str = "fp32",
+    machines: Machines | None = None,
+) -> Calibration:
+    """The profile of a model from what is known of it. Raises WrongCommand if nothing is."""
+    if file is not None:
+        return of_file(file, model)
+    if step is not None:
+        if not 0 < step < 1e6:
+            raise WrongCommand(f"--step-time {step:g}", why="it is a number of seconds above 0")
+        return Calibration(of_flops(model, step, batch), f"a step of {step:g} s on one device, layers by FLOPs")
+    if machines is not None and machines.hardware is not None:
+        return of_device(model, machines, batch, precision)
+    raise WrongCommand(
+        f"forecast of {model}",
+        why="nobody says how long a step takes on one worker",
+        remedy="--profile RECORD, --step-time SECONDS, or a device: machines(device=V100)",
+    )
+
+
+def of_device(model: str, machines: Machines, batch: int, precision: str) -> Calibration:
+    """From the peak of a device: an assumption, and labelled as one."""
+    assert machines.hardware is not None
+    peaks = machines.hardware["flops"]
+    peak = peaks.get(precision) or peaks["fp32"]
+    flops = sum(_flops(model)) * (1 + BACKWARD) * batch
+    part = library()["utilization"]
+    source = (
+        f"{flops / 1e9:,.0f} GFLOPs per step at {part:.0%} of the peak of {machines.device}, which is an assumption"
+    )
+    return Calibration(of_flops(model, flops / (peak * part), batch), source, (source,))
+
+
+def of_flops(model: str, step: float, batch: int) -> StepProfile:
+    """A third of a step is forward; layers take as long as their FLOPs, others share a small rest."""
+    slots, flops = _slots(model), _flops(model)
+    total, plain = sum(flops), sum(1 for part in flops if not part)
+    small = SMALL / plain if plain else 0.0
+    parts = [part / total * (1 - SMALL if plain else 1.0) if part else small for part in flops]
+    return _spread(model, slots, parts, step / (1 + BACKWARD), step * BACKWARD / (1 + BACKWARD), batch)
+
+
+def _spread(
+    model: str, slots: Sequence[Slot], parts: Sequence[float], forward: float, backward: float, batch: int
+) -> StepProfile:
+    """Passes cut by parts; the arena begins with the last layer."""
+    begins = [0.0, *accumulate(parts)][:-1]
+    ready = [backward * (1 - begin) for begin in begins]
+    order = range(len(slots) - 1, -1, -1)
+    return StepProfile(
+        model=model,
+        batch_size=batch,
+        layout=tuple(Tensor(name=slots[k].name, numel=slots[k].numel, shape=slots[k].shape) for k in order),
+        forward=tuple(forward * begins[k] for k in order),
+        forward_seconds=forward,
+        ready=tuple(ready[k] for k in order),
+        backward=backward,
+        step=forward + backward,
+    )
+
+
+def _slots(model: str) -> list[Slot]:
+    found = layout_of(model)
+    if found is None:
+        raise WrongCommand(
+            f"forecast of {model}",
+            why="its tensors are not known without building it",
+            remedy="--profile RECORD of a run of this model; paceline models lists those that are known",
+        )
+    return found
+
+
+def _flops(model: str) -> list[int]:
+    _slots(model)
+    return flops_of(model) or [0]
+
+
+# files --------------------------------------------------------------------------------------------
+
+
+def of_file(path: Path, model: str) -> Calibration:
+    """From a profile, a record or a trace; tensors get the shapes that the model has."""
+    values = _json(path)
+    if isinstance(values, dict) and "traceEvents" in values:
+        return Calibration(of_trace(path, values, model), f"{path}, a trace of torch.profiler")
+    if isinstance(values, dict) and "run" in values and not values.get("profile"):
+        return of_breakdown(path, values, model)
+    profile = read_profile(path)
+    _check_model(path, profile, model)
+    profile = _with_update(_with_shapes(profile, model), values)
+    return Calibration(in_steady_steps(profile, values), f"{path}, measured layer by layer")
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(read_text(path))
+    except ValueError as problem:
+        raise WrongCommand(f"{path} is no profile, record or trace", why=f"it is no JSON: {problem}") from None
+
+
+def _check_model(path: Path, profile: StepProfile, model: str) -> None:
+    """Refuse the profile of another model, where the model is known."""
+    slots = layout_of(model)
+    if slots is None:
+        return
+    had = {(tensor.name, tensor.numel) for tensor in profile.layout}
+    lacking = [slot for slot in slots if (slot.name, slot.numel) not in had]
+    if lacking:
+        raise WrongCommand(
+            f"{path} is of another model",
+            why=f"it has no {lacking[0].name} of {lacking[0].numel:,} elements, as {model} has",
+            remedy=f"--model {profile.model or 'THE MODEL OF THE PROFILE'}",
+        )
+
+
+def _with_shapes(profile: StepProfile, model: str) -> StepProfile:
+    shapes = {slot.name: slot.shape for slot in layout_of(model) or layout_of(profile.model or "mlp") or ()}
+    layout = tuple(
+        tensor if tensor.shape else tensor.model_copy(update={"shape": shapes.get(tensor.name, ())})
+        for tensor in profile.layout
+    )
+    return profile.model_copy(update={"layout": layout})
+
+
+def _with_update(profile: StepProfile, values: Any) -> StepProfile:
+    """The seconds of the optimizer, as the breakdown of a record has them."""
+    measured = (values.get("breakdown") or {}).get("update") if isinstance(values, dict) else None
+    if profile.update or not isinstance(measured, (int, float)) or measured < 0:
+        return profile
+    return profile.model_copy(update={"update": float(measured)})
+
+
+def in_steady_steps(profile: StepProfile, values: Any) -> StepProfile:
+    """Layer times as long as the passes of the measured steps.
+
+    Layers are timed in the first steps of a run, which are slower. With several workers a backward pass may hold what
+    the exchange costs, so that only records of one worker tell.
+    """
+    parts = values.get("breakdown") if isinstance(values, dict) and values.get("workers") == 1 else None
+    forward, backward = (_seconds((parts or {}).get(name)) for name in ("forward", "backward"))
+    if not (forward and backward and profile.forward_seconds and profile.backward):
+        return profile
+    before, after = forward / profile.forward_seconds, backward / max(profile.backward, *profile.ready)
+    return profile.model_copy(
+        update={
+            "forward": tuple(before * time for time in profile.forward),
+            "forward_seconds": forward,
+            "ready": tuple(after * time for time in profile.ready),
+            "backward": backward,
+        }
+    )
+
+
+def of_breakdown(path: Path, values: dict[str, Any], model: str) -> Calibration:
+    """From a record without layer times: its forward and backward, cut by FLOPs."""
+    parts = values.get("breakdown") or {}
+    forward, backward = (_seconds(parts.get(name)) for name in ("forward", "backward"))
+    if not (forward and backward):
+        raise WrongCommand(
+            f"{path} cannot calibrate a forecast",
+            why="the record has neither layer times nor seconds of forward and backward",
+            remedy="a record of --schedule mgwfbp has a profile",
+        )
+    batch = int((values.get("run") or {}).get("batch_size") or 32)
+    even = of_flops(model, forward + backward, batch)
+    profile = even.model_copy(
+        update={
+            "forward": tuple(t * forward / even.forward_seconds for t in even.forward),
+            "forward_seconds": forward,
+            "ready": tuple(t * backward / even.backward for t in even.ready),
+            "backward": backward,
+            "step": forward + backward,
+        }
+    )
+    return Calibration(_with_update(profile, values), f"{path}, forward and backward measured, layers by FLOPs")
+
+
+def _seconds(value: object) -> float:
+    return float(value) if isinstance(value, (int, float)) and 0 < value < float("inf") else 0.0
+
+
+def of_trace(path: Path, values: dict[str, Any], model: str) -> StepProfile:
+    """From a trace of torch.profiler: gradients are accumulated in the order in which layers are left.
+
+    On a GPU a gradient is ready when the last kernel has ended that was launched before it was accumulated.
+    """
+    events = [e for e in values["traceEvents"] if isinstance(e, dict) and isinstance(e.get("ts"), (int, float))]
+    steps = [e for e in events if str(e.get("name", "")).startswith("ProfilerStep")]
+    window = max(steps, key=lambda e: e["ts"]) if steps else None
+    inside = [e for e in events if window is None or window["ts"] <= e["ts"] < window["ts"] + window.get("dur", 0)]
+    sums = sorted(e["ts"] + e.get("dur", 0) for e in inside if e.get("name") == "torch::autograd::AccumulateGrad")
+    nodes = [e["ts"] for e in inside if str(e.get("name", "")).startswith("autograd::engine::evaluate_function")]
+    slots = _slots(model)
+    if not nodes or len(sums) < len(slots):
+        raise WrongCommand(
+            f"{path} cannot calibrate a forecast",
+            why=f"a step of it accumulates {len(sums)} gradients; {model} has {len(slots)} tensors",
+            remedy="trace whole steps with torch.profiler, and name their model with --model",
+        )
+    first = window["ts"] if window is not None else min(e["ts"] for e in inside)
+    began, ends = min(nodes), _kernel_ends(events)
+    ready = [max(0.0, (ends(at) - began) / 1e6) for at in sums[-len(slots) :]]
+    ready = list(accumulate(ready, max))
+    forward = max(1e-9, (ends(began) - first) / 1e6)
+    backward = max(ready)
+    even = of_flops(model, forward * (1 + BACKWARD), 1)
+    return even.model_copy(update={"ready": tuple(ready), "backward": backward, "step": forward + backward})
+
+
+def _kernel_ends(events: Sequence[dict[str, Any]]) -> Any:
+    """A function from a time of the host to the end of what it had launched; the time itself without kernels."""
+    ended = {
+        e["args"]["correlation"]: e["ts"] + e.get("dur", 0)
+        for e in events
+        if e.get("cat") == "kernel" and isinstance(e.get("args"), dict) and "correlation" in e["args"]
+    }
+    launches = sorted(
+        (e["ts"], ended[e["args"]["correlation"]])
+        for e in events
+        if e.get("cat") == "cuda_runtime" and isinstance(e.get("args"), dict) and e["args"].get("correlation") in ended
+    )
+    times = [ts for ts, _ in launches]
+    until = list(accumulate((end for _, end in launches), max))
+
+    def end_of(ts: float) -> float:
+        k = bisect_right(times, ts)
+        return max(ts, until[k - 1]) if k else ts
+
+    return end_of

@@ -1,0 +1,172 @@
+"""How far forecasts were off on this machine: configurations that no calibration saw, measured and forecast.
+
+row        what ran, the measured rate with its interval, the forecast, and the naive forecast
+group      rows of one model on one lab: do forecasts order strategies as they really are?
+interval   factors of a forecast between which the measured rates of 95 % of the rows lie
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import combinations
+from math import inf
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from paceline.errors import WrongCommand
+from paceline.files.read import read_text
+
+if TYPE_CHECKING:
+    from paceline.forecast.study import Study
+
+FILE = "certificate.json"
+SCHEMA = 1
+WIDEST = 0.05  # half width of a row's own interval; wider ones are measured again
+LEAST = 5  # strategies of a group that has an order
+
+
+@dataclass(frozen=True)
+class Checked:
+    """One configuration: rates in samples per second. `kind` is lab (replayed compute) or real."""
+
+    name: str
+    kind: str
+    group: str
+    strategy: str
+    model: str
+    workers: int
+    bandwidth: float  # bytes per second of a port; 0 without a network
+    measured: float
+    low: float
+    high: float
+    forecast: float
+    naive: float
+    cpu: float = 0.0  # busy part of the machine's cores
+    attempts: int = 1
+
+    @property
+    def error(self) -> float:
+        return abs(self.forecast / self.measured - 1)
+
+    @property
+    def naive_error(self) -> float:
+        return abs(self.naive / self.measured - 1)
+
+    @property
+    def width(self) -> float:
+        """Half of the measured interval, as a part of the rate."""
+        return (self.high - self.low) / 2 / self.measured
+
+    @property
+    def counts(self) -> bool:
+        """Whether it was measured well enough; decided without looking at the forecast."""
+        return self.width <= WIDEST
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """All rows of a check, and what follows from them."""
+
+    rows: tuple[Checked, ...]
+    machine: str = ""
+    time: str = ""
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def measured(self) -> tuple[Checked, ...]:
+        return tuple(row for row in self.rows if row.counts)
+
+    @property
+    def unmeasured(self) -> tuple[Checked, ...]:
+        return tuple(row for row in self.rows if not row.counts)
+
+    def of(self, kind: str) -> tuple[Checked, ...]:
+        return tuple(row for row in self.measured if row.kind == kind)
+
+    def interval(self) -> tuple[float, float] | None:
+        """Factors of a forecast that hold 95 % of the measured rates; None for fewer than five rows."""
+        ratios = sorted(row.measured / row.forecast for row in self.measured)
+        if len(ratios) < LEAST:
+            return None
+        cut = int(0.025 * len(ratios))
+        return ratios[cut], ratios[len(ratios) - 1 - cut]
+
+    def groups(self) -> Mapping[str, list[Checked]]:
+        """Rows of one model and lab that can be ordered."""
+        found: dict[str, list[Checked]] = {}
+        for row in self.measured:
+            found.setdefault(row.group, []).append(row)
+        return {name: rows for name, rows in found.items() if len(rows) >= LEAST}
+
+    def rank_correlation(self) -> float | None:
+        """The median over groups."""
+        found = [kendall([r.forecast for r in rows], [r.measured for r in rows]) for rows in self.groups().values()]
+        return median(found) if found else None
+
+    def regret(self) -> float | None:
+        """How much slower the strategy that a forecast puts first is than the true best: the median over groups."""
+        found = []
+        for rows in self.groups().values():
+            advised = max(rows, key=lambda row: row.forecast)
+            found.append(max(row.measured for row in rows) / advised.measured - 1)
+        return median(found) if found else None
+
+    def sentence(self) -> str:
+        """The certificate in a sentence, for every forecast."""
+        interval = self.interval()
+        if interval is None:
+            return f"certificate with {len(self.measured)} rows: too few for an interval; run --check to the end"
+        low, high = interval
+        errors = [row.error for row in self.measured]
+        return (
+            f"checked on this machine in {len(errors)} configurations: measured rates lie between {low:.2f} and "
+            f"{high:.2f} of the forecast (95 %), median error {median(errors):.0%}, worst {max(errors):.0%}"
+        )
+
+    def extrapolations(self, study: Study) -> Iterator[str]:
+        """What a forecast relies on that no row has shown."""
+        most = max((row.workers for row in self.measured), default=0)
+        if study.workers and study.workers[-1] > most:
+            yield f"{study.workers[-1]:,} workers; checked up to {most}"
+        lines = [row.bandwidth for row in self.measured if row.bandwidth]
+        port = study.fabric.between.bandwidth
+        if study.fabric.nodes > 1 and port < inf and lines and not min(lines) * 0.99 <= port <= max(lines) * 1.01:
+            yield f"{port * 8e-9:.3g} Gbit/s; checked between {min(lines) * 8e-9:.3g} and {max(lines) * 8e-9:.3g}"
+        seen = {row.strategy for row in self.measured}
+        fresh = [name for name in study.strategies if name not in seen | {"limit"}]
+        if fresh:
+            yield f"strategies {', '.join(fresh[:4])}{' and others' if len(fresh) > 4 else ''}"
+
+    def to_json(self) -> str:
+        values = {"schema": SCHEMA, "machine": self.machine, "time": self.time, "notes": list(self.notes)}
+        return json.dumps({**values, "rows": [asdict(row) for row in self.rows]}, indent=1) + "\n"
+
+
+def kendall(one: Sequence[float], two: Sequence[float]) -> float:
+    """Kendall's tau: pairs in the same order less pairs in the other, as a part of all that differ."""
+    same = other = 0
+    for (a, b), (c, d) in combinations(zip(one, two, strict=True), 2):
+        product = (a - c) * (b - d)
+        same, other = same + (product > 0), other + (product < 0)
+    return (same - other) / (same + other) if same + other else 1.0
+
+
+def read_certificate(path: Path) -> Certificate | None:
+    """The certificate in a folder of records, or None."""
+    if not path.is_file():
+        return None
+    try:
+        values: Any = json.loads(read_text(path))
+        if values["schema"] != SCHEMA:
+            raise ValueError(f"schema {values['schema']}")
+        rows = tuple(Checked(**row) for row in values["rows"])
+        if any(not (row.measured > 0 and row.forecast > 0) for row in rows):
+            raise ValueError("a rate that is not above 0")
+        return Certificate(rows, str(values["machine"]), str(values["time"]), tuple(values["notes"]))
+    except (ValueError, TypeError, KeyError) as problem:
+        raise WrongCommand(
+            f"{path} is no certificate", why=str(problem), remedy=f"remove it; paceline forecast --check writes {FILE}"
+        ) from None

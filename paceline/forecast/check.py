@@ -1,0 +1,347 @@
+"""paceline forecast --check: measure held-out configurations here, forecast them, and write a certificate.
+
+    calibrating runs   -> figures of the fabric (fit.py)
+    held-out runs      -> measured; again if their own interval is too wide, at most twice
+    forecast           -> of every held-out run, from the figures and the model's times alone
+
+Every run is kept as a record; a check that was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from math import inf
+from pathlib import Path
+from statistics import median
+
+from paceline.cluster.environment import capture
+from paceline.cluster.lab.lab import read_lab
+from paceline.errors import PacelineError
+from paceline.forecast.calibrate import Calibration, in_steady_steps
+from paceline.forecast.cases import Case, lab_cases, lab_profile, profile_path, real_cases
+from paceline.forecast.certificate import FILE, WIDEST, Certificate, Checked
+from paceline.forecast.fabric import Fabric, Line
+from paceline.forecast.fit import Values, fit
+from paceline.forecast.study import point_of
+from paceline.measure.measure import measure
+from paceline.measure.record.record import Record, make_folder, read, write
+from paceline.run.run import Run
+from paceline.workload.profile import StepProfile
+from paceline.workload.profile import write as write_profile
+
+AGAIN = 2  # further attempts for a run whose interval is too wide
+LAB_GUESS = {"goodput": 0.95, "latency": 3e-4, "call": 1e-3, "incast": 0.05, "host": 1e-9}
+REAL_GUESS = {"call": 1e-4, "bandwidth": 2e9}
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A measured run, with the busy part of the machine's cores meanwhile."""
+
+    case: Case
+    record: Record
+    cpu: float
+    attempts: int
+
+    @property
+    def rate(self) -> float:
+        return float(self.record.rate["total"]["mean"])
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        total = self.record.rate["total"]
+        low, high = total["low"], total["high"]
+        return (self.rate if low is None else float(low)), (self.rate if high is None else float(high))
+
+    @property
+    def width(self) -> float:
+        low, high = self.bounds
+        return (high - low) / 2 / self.rate
+
+
+def check(runs: Path, *, quick: bool = False, tell: Tell = print) -> Certificate:
+    """Carry the check out and write the certificate into the folder of records."""
+    folder = runs / ("check-quick" if quick else "check")
+    make_folder(runs)
+    make_folder(folder)
+    rows: list[Checked] = []
+    notes: list[str] = []
+    parts = [("lab", lab_cases(folder, quick=quick)), ("real", real_cases(quick=quick))]
+    for kind, cases in parts:
+        if kind == "lab":
+            _write_profiles(folder, cases)
+        seen = list(_measured(folder, cases, tell, notes))
+        rows += _rows(kind, seen, tell)
+        certificate = Certificate(
+            tuple(rows), _machine(), datetime.now(timezone.utc).isoformat(timespec="seconds"), tuple(notes)
+        )
+        write(runs / FILE, certificate.to_json())
+    return certificate
+
+
+def _machine() -> str:
+    found = capture()
+    return f"{found.get('processor')}, {found.get('cores')} cores"
+
+
+def _write_profiles(folder: Path, cases: Sequence[Case]) -> None:
+    for model in {case.group.partition(" on ")[0] for case in cases}:
+        path = profile_path(folder, model)
+        if not path.exists():
+            write_profile(path, lab_profile(model))
+
+
+def _measured(folder: Path, cases: Sequence[Case], tell: Tell, notes: list[str]) -> Iterator[Seen]:
+    for number, case in enumerate(cases, 1):
+        try:
+            seen = _one(folder, case)
+        except PacelineError as problem:
+            notes.append(f"{case.name}: {str(problem).splitlines()[0]}")
+            tell(f"{number}/{len(cases)} {case.name}: not measured: {str(problem).splitlines()[0]}")
+            continue
+        again = f", attempt {seen.attempts}" if seen.attempts > 1 else ""
+        tell(
+            f"{number}/{len(cases)} {case.name}: {seen.rate:,.1f} samples/s +- {seen.width:.1%}, "
+            f"cores {seen.cpu:.0%} busy{again}"
+        )
+        yield seen
+
+
+def _one(folder: Path, case: Case) -> Seen:
+    """A record of an earlier sitting, or a new one; again while its interval is too wide."""
+    path, marks = folder / f"{case.name}.json", folder / f"{case.name}.txt"
+    attempts, cpu = _marks(marks)
+    record = read(path) if path.is_file() else None
+    while record is None or (case.held and _width(record) > WIDEST and attempts < 1 + AGAIN):
+        before = _busy()
+        record, _ = measure(case.run, lambda *_: None)
+        attempts, cpu = attempts + 1, _share(before, _busy())
+        write(path, record.to_json())
+        write(marks, f"{attempts} {cpu:.4f}\n")
+    return Seen(case, record, cpu, max(1, attempts))
+
+
+def _marks(path: Path) -> tuple[int, float]:
+    if not path.is_file():
+        return 0, 0.0
+    attempts, cpu = path.read_text().split()
+    return int(attempts), float(cpu)
+
+
+def _width(record: Record) -> float:
+    total = record.rate["total"]
+    low, high = total["low"], total["high"]
+    return inf if low is None or high is None else (high - low) / 2 / total["mean"]
+
+
+def _busy() -> tuple[float, float]:
+    """Ticks of all cores: busy ones and all."""
+    ticks = [float(part) for part in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    return sum(ticks) - ticks[3] - ticks[4], sum(ticks)
+
+
+def _share(before: tuple[float, float], after: tuple[float, float]) -> float:
+    return (after[0] - before[0]) / max(1.0, after[1] - before[1])
+
+
+# forecasts ------------------------------------------------------------------------------------------
+
+
+def _rows(kind: str, seen: Sequence[Seen], tell: Tell) -> list[Checked]:
+    calibrating = [one for one in seen if not one.case.held]
+    held = [one for one in seen if one.case.held]
+    if not held or not calibrating:
+        return []
+    forecasts, told = (_lab_forecasts if kind == "lab" else _real_forecasts)(calibrating, held)
+    tell("calibrated: " + ", ".join(f"{name} {value:.3g}" for name, value in told.items()))
+    naive = _naive(kind, calibrating, held)
+    return [
+        _row(one, rate, plain)
+        for one, rate, plain in zip(held, forecasts, naive, strict=True)
+        if rate > 0 and plain > 0
+    ]
+
+
+def _row(seen: Seen, forecast: float, naive: float) -> Checked:
+    low, high = seen.bounds
+    lab = seen.case.run.lab
+    return Checked(
+        name=seen.case.name,
+        kind=seen.case.kind,
+        group=seen.case.group,
+        strategy=seen.case.strategy,
+        model=seen.case.run.model,
+        workers=seen.case.run.workers,
+        bandwidth=read_lab(lab).bytes_per_second if lab else 0.0,
+        measured=seen.rate,
+        low=low,
+        high=high,
+        forecast=forecast,
+        naive=naive,
+        cpu=seen.cpu,
+        attempts=seen.attempts,
+    )
+
+
+def lab_fabric(hosts: int, bandwidth: float, values: Values) -> Fabric:
+    """The lab as it is: hosts with one worker each, which share the cores of this machine."""
+    return Fabric(
+        nodes=hosts,
+        ranks=1,
+        between=Line(values["latency"], bandwidth * min(1.0, values["goodput"])),
+        algorithm="ring",
+        scatter="direct",
+        incast=values["incast"],
+        call=values["call"],
+        cores=len(os.sched_getaffinity(0)),
+        host=values["host"],
+        aside=True,
+    )
+
+
+def _lab_forecasts(calibrating: Sequence[Seen], held: Sequence[Seen]) -> tuple[list[float], dict[str, float]]:
+    update = median(_update(one) for one in calibrating)
+
+    def rates(rows: Sequence[Seen], values: Values) -> list[float]:
+        return [_forecast_lab(one, values, update) for one in rows]
+
+    found = fit(LAB_GUESS, lambda values: rates(calibrating, values), [one.rate for one in calibrating])
+    return rates(held, found), {**found, "update": update}
+
+
+def _update(seen: Seen) -> float:
+    """Seconds of the optimizer for each byte of the model, on cores that all hosts share."""
+    nbytes = 4 * sum(tensor.numel for tensor in _profile(seen).layout)
+    return float(seen.record.breakdown.get("update", 0.0)) / nbytes
+
+
+def _profile(seen: Seen) -> StepProfile:
+    return lab_profile(seen.case.group.partition(" on ")[0])
+
+
+def _forecast_lab(seen: Seen, values: Values, update: float) -> float:
+    run = seen.case.run
+    assert run.lab is not None
+    lab = read_lab(run.lab)
+    profile = _profile(seen)
+    nbytes = 4 * sum(tensor.numel for tensor in profile.layout)
+    profile = profile.model_copy(update={"update": update * nbytes})
+    return _rate(run, lab_fabric(lab.hosts, lab.bytes_per_second, values), profile)
+
+
+def _rate(run: Run, fabric: Fabric, profile: StepProfile) -> float:
+    plain = run.with_(lab=None, compute="real")
+    point = point_of(plain, run.strategy or "allreduce", fabric, Calibration(profile, "the check"))
+    return 0.0 if point.outlook is None else point.outlook.rate
+
+
+def _real_forecasts(calibrating: Sequence[Seen], held: Sequence[Seen]) -> tuple[list[float], dict[str, float]]:
+    profiles = {one.case.run.model: _measured_profile(one.record) for one in calibrating if one.case.run.workers == 1}
+    alone = {one.case.run.model: one.rate for one in calibrating if one.case.run.workers == 1}
+    limits = [one for one in calibrating if one.case.strategy == "limit"]
+    slow = median(2 * alone[one.case.run.model] / one.rate for one in limits) if limits else 1.0
+    fitted = [one for one in calibrating if one.case.run.workers == 2 and one.case.strategy != "limit"]
+
+    def rates(rows: Sequence[Seen], values: Values) -> list[float]:
+        return [_forecast_real(one, values, profiles.get(one.case.run.model), slow) for one in rows]
+
+    found = (
+        fit(REAL_GUESS, lambda values: rates(fitted, values), [one.rate for one in fitted]) if fitted else REAL_GUESS
+    )
+    return rates(held, found), {**found, "slowdown of two workers": slow}
+
+
+def _measured_profile(record: Record) -> StepProfile | None:
+    if not record.profile:
+        return None
+    profile = StepProfile.model_validate(record.profile)
+    profile = in_steady_steps(profile, {"workers": record.workers, "breakdown": record.breakdown})
+    update = float(record.breakdown.get("update", 0.0)) + float(record.breakdown.get("other", 0.0))
+    return profile.model_copy(update={"update": update})
+
+
+def _forecast_real(seen: Seen, values: Values, profile: StepProfile | None, slow: float) -> float:
+    run = seen.case.run
+    if profile is None:
+        return 0.0
+    alone = run.workers == 1
+    fabric = Fabric(
+        nodes=1,
+        ranks=run.workers,
+        inside=Line(0.0, values["bandwidth"]),
+        algorithm="direct",
+        scatter="direct",
+        call=0.0 if alone else values["call"],
+        inline=True,
+    )
+    return _rate(run, fabric, profile if alone else slower(profile, slow))
+
+
+def slower(profile: StepProfile, factor: float) -> StepProfile:
+    """The same step on cores that are slower by a factor."""
+    return profile.model_copy(
+        update={
+            "forward": tuple(factor * time for time in profile.forward),
+            "forward_seconds": factor * profile.forward_seconds,
+            "ready": tuple(factor * time for time in profile.ready),
+            "backward": factor * profile.backward,
+            "update": factor * profile.update,
+            "step": factor * profile.step,
+        }
+    )
+
+
+def _naive(kind: str, calibrating: Sequence[Seen], held: Sequence[Seen]) -> list[float]:
+    """Efficiency stays as in the calibration: of the same strategy where that ran, else the median."""
+    single = _singles(kind, [*calibrating, *held])
+    known: dict[tuple[str, int], list[float]] = {}
+    for one in calibrating:
+        run = one.case.run
+        efficiency = one.rate / (run.workers * single[one.case.name])
+        for key in ((one.case.strategy, run.workers), ("", run.workers), ("", 0)):
+            known.setdefault(key, []).append(efficiency)
+    rates = []
+    for one in held:
+        workers = one.case.run.workers
+        keys = ((one.case.strategy, workers), ("", workers), ("", 0))
+        values = next((known[key] for key in keys if key in known), [1.0])
+        rates.append(median(values) * workers * single[one.case.name])
+    return rates
+
+
+def _singles(kind: str, seen: Sequence[Seen]) -> Mapping[str, float]:
+    """The rate of one worker alone, for every run."""
+    if kind == "lab":
+        profiles = {one.case.name: _profile(one) for one in seen}
+        return {name: p.batch_size / (p.forward_seconds + p.backward) for name, p in profiles.items()}
+    alone = {one.case.run.model: one.rate for one in seen if one.case.run.workers == 1 and not one.case.held}
+    return {one.case.name: alone.get(one.case.run.model, one.rate) for one in seen}
+
+
+def spoken(certificate: Certificate) -> Iterator[str]:
+    """The certificate as a table, and its figures."""
+    yield f"{'configuration':42} {'measured':>9} {'+-':>5} {'forecast':>9} {'error':>6} {'naive':>6} cores"
+    for row in certificate.rows:
+        note = "" if row.counts else "  unmeasured"
+        yield (
+            f"{row.name[:42]:42} {row.measured:>9,.1f} {row.width:>5.1%} {row.forecast:>9,.1f} "
+            f"{row.error:>6.1%} {row.naive_error:>6.0%} {row.cpu:>5.0%}{note}"
+        )
+    for kind in ("lab", "real"):
+        rows = certificate.of(kind)
+        if rows:
+            errors, naive = [row.error for row in rows], [row.naive_error for row in rows]
+            yield (
+                f"{kind}: {len(rows)} configurations, error median {median(errors):.1%}, worst {max(errors):.1%}; "
+                f"naive {median(naive):.1%}, worst {max(naive):.1%}"
+            )
+    tau, regret = certificate.rank_correlation(), certificate.regret()
+    if tau is not None and regret is not None:
+        yield f"order within a model and lab: rank correlation {tau:.2f}, regret {regret:.1%} (medians over groups)"
+    if certificate.unmeasured:
+        yield f"unmeasured: {', '.join(row.name for row in certificate.unmeasured)}"
+    yield from (f"note: {note}" for note in certificate.notes)

@@ -1,0 +1,66 @@
+"""The network of a forecast from measurements: the file of `paceline net`, or the output of nccl-tests.
+
+all_reduce_perf    T(n) = a + n / b, fitted; a is 2 (p - 1) hops of a ring, b moves 2 (p - 1) / p of every byte
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from paceline.comm.link import fit
+from paceline.errors import WrongCommand
+from paceline.files.read import read_text
+from paceline.forecast.fabric import Fabric, Line
+
+ROW = re.compile(r"^\s*(\d+)\s+\d+\s+\w+\s+\w+\s+-?\d+\s+([\d.]+)\s+[\d.]+\s+[\d.]+")
+RANK = re.compile(r"^#\s+Rank\s+\d+\s", re.MULTILINE)
+
+
+def with_link(fabric: Fabric, path: Path) -> tuple[Fabric, str]:
+    """The fabric with the measured line between nodes, and in words where it comes from."""
+    text = read_text(path)
+    line = of_nccl_tests(text, path) if "busbw" in text else of_link_file(text, path)
+    told = f"{path}: {line.latency * 1e6:.1f} us and {line.bandwidth * 8 / 1e9:.2f} Gbit/s, measured"
+    return replace(fabric, between=line), told
+
+
+def of_nccl_tests(text: str, path: Path) -> Line:
+    """From the table of all_reduce_perf, out of place."""
+    rows = [(int(found[1]), float(found[2]) * 1e-6) for row in text.splitlines() if (found := ROW.match(row))]
+    ranks = len(RANK.findall(text))
+    rows = [(size, seconds) for size, seconds in rows if size and seconds]
+    if len(rows) < 2 or ranks < 2:
+        raise WrongCommand(
+            f"{path} has no table of nccl-tests",
+            why=f"it names {ranks} ranks and {len(rows)} sizes; 2 of each are needed",
+            remedy="all_reduce_perf -b 8 -e 128M -f 2 -g 8 > FILE",
+        )
+    return ring_line([size for size, _ in rows], [seconds for _, seconds in rows], ranks)
+
+
+def ring_line(sizes: list[int], seconds: list[float], ranks: int) -> Line:
+    """The line of a ring of ranks, from the seconds of whole sums."""
+    link = fit(sizes, seconds)
+    passes = 2 * (ranks - 1)
+    return Line(link.latency / passes, link.bandwidth * passes / ranks)
+
+
+def of_link_file(text: str, path: Path) -> Line:
+    """From a JSON with latency (seconds) and bandwidth (bytes per second), as `paceline net` and records have it."""
+    try:
+        values: Any = json.loads(text)
+        found = values.get("link") or (values.get("network") or {}).get("measured") or values
+        line = Line(float(found["latency"]), float(found["bandwidth"]))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise WrongCommand(
+            f"{path} is no measured link",
+            why="it is neither a JSON with latency and bandwidth nor a table of nccl-tests",
+            remedy="paceline net --json FILE",
+        ) from None
+    if not (line.latency >= 0 and 0 < line.bandwidth < float("inf")):
+        raise WrongCommand(f"{path} is no measured link", why="latency and bandwidth are above 0")
+    return line
