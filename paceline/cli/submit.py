@@ -11,12 +11,31 @@ from paceline.menu.grammar import parse
 
 
 def hand_over(launcher: str | None, workers: int) -> None:
-    """Submit this very command, show its output to the end, and leave with its exit code."""
-    if launcher is None or parse(launcher).word != "slurm":
-        return
+    """Submit this very command, or write what submits it, or join the job as one of its other pods; then leave."""
+    word = parse(launcher).word if launcher is not None else ""
+    if word == "slurm":
+        _to_slurm(str(launcher), workers)
+    elif word == "kubernetes":
+        _to_kubernetes(str(launcher))
+
+
+def _to_slurm(launcher: str, workers: int) -> None:
     from paceline.cluster.batch import submit
     from paceline.cluster.launchers import MENU
     from paceline.cluster.launchers.slurm import inside
 
     if not inside(os.environ):
         raise typer.Exit(submit(MENU.make(launcher), sys.argv[1:], workers))
+
+
+def _to_kubernetes(launcher: str) -> None:
+    from paceline.cluster.launchers import MENU
+    from paceline.cluster.launchers.kubernetes import INDEX, PORT
+
+    member = MENU.make(launcher)
+    if INDEX not in os.environ:
+        print(member.manifest(["python3", "-m", "paceline", *sys.argv[1:]]), end="")
+        raise typer.Exit(0)
+    if os.environ[INDEX] != "0":
+        first = member.hosts(os.environ)[0].address
+        os.execv(sys.executable, [sys.executable, "-m", "paceline.cluster.agent", "--connect", f"{first}:{PORT}"])

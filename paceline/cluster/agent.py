@@ -38,8 +38,8 @@ from paceline.cluster.job import LocalJob
 from paceline.cluster.output import Output
 from paceline.cluster.owner import owned_prefix
 from paceline.cluster.seats import environment_of
-from paceline.comm.frames import introduce
-from paceline.comm.socketstore import StoreServer
+from paceline.comm.frames import introduce, send
+from paceline.comm.socketstore import SocketStore, StoreServer
 from paceline.errors import PacelineError, Stopped, WorkerFailed, WrongCommand
 from paceline.types import Host, Place, Seat
 
@@ -134,6 +134,8 @@ def main(argv: Sequence[str] = ()) -> int:
         while (message := channel.next()) is not None:
             if message["kind"] == "serve":
                 server = _serve(channel, message)
+            elif message["kind"] == "question":
+                channel.send("answer", **_answer(message))
             elif message["kind"] == "start":
                 _run(channel, message)
     finally:
@@ -165,6 +167,7 @@ def _dial(place: str, token: str) -> socket.socket:
                 raise PacelineError(f"the launcher at {place} cannot be reached", why=str(problem)) from None
             time.sleep(0.2)
     introduce(line, token)
+    send(line, {"index": int(os.environ.get("JOB_COMPLETION_INDEX", "0"))})
     line.settimeout(None)
     return line
 
@@ -179,6 +182,16 @@ def _serve(channel: Channel, message: Mapping[str, Any]) -> StoreServer | None:
         return None
     channel.send("serving", address=server.address, port=server.port)
     return server
+
+
+def _answer(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return whether this host sees a file, and what keeps it from reaching the store of the first host."""
+    problem = ""
+    try:
+        SocketStore(message["address"], message["port"], message["token"], 5.0).close()
+    except PacelineError as error:
+        problem = str(error)
+    return {"sees": Path(message["path"]).is_file(), "problem": problem}
 
 
 def own_address(host: Mapping[str, Any], environ: Mapping[str, str]) -> str:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from paceline.cluster.agent import BEAT, seat_to_dict
 from paceline.cluster.agent_link import AgentLink
@@ -82,10 +83,25 @@ class AgentJob:
                 self._end()
                 raise
 
-    def meet(self) -> None:
-        """Wait for all agents without starting anything."""
+    def question(self, path: str) -> None:
+        """Ask every host whether it sees a file and reaches the first host. Starts nothing."""
         with self._held():
             self._await(lambda link: link.facts is not None, self._patience)
+            token = new_token()
+            served = self._served(token)
+            for link in self._links:
+                link.send("question", path=path, token=token, address=served["address"], port=served["port"])
+            self._await(lambda link: bool(link.answers), self._patience)
+
+    def _served(self, token: str) -> dict[str, Any]:
+        """Make the first host serve the store; return where."""
+        first = self._links[0]
+        first.send("serve", token=token, host=seat_to_dict(self._seats[0])["host"])
+        self._await(lambda link: link is not first or link.serving is not None, self._patience)
+        served = first.serving or {}
+        if served.get("problem"):
+            raise PacelineError(f"{first.host.name} cannot serve the job", why=str(served["problem"]))
+        return served
 
     def wait(self) -> None:
         """Wait until all ranks have ended; raise WorkerFailed for the first failure, or Stopped for a signal."""
@@ -146,13 +162,9 @@ class AgentJob:
             )
 
     def _start(self, argv: Sequence[str], environ: Mapping[str, str]) -> None:
-        token, first = new_token(), self._links[0]
+        token = new_token()
         seats = [seat_to_dict(seat) for seat in self._seats]
-        first.send("serve", token=token, host=seats[0]["host"])
-        self._await(lambda link: link is not first or link.serving is not None, self._patience)
-        served = first.serving or {}
-        if served.get("problem"):
-            raise PacelineError(f"{first.host.name} cannot serve the job", why=str(served["problem"]))
+        served = self._served(token)
         files = {path.name: path.read_text() for path in self.folder.glob("*.json") if path.is_file()}
         for link in self._links:
             link.send(

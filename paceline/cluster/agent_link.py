@@ -43,7 +43,9 @@ class AgentLink:
                 os.set_blocking(number, False)
         self.heard = time.monotonic()
         self.facts: Facts | None = None
+        self.met = 0.0  # time of day when the facts arrived
         self.serving: dict[str, Any] | None = None
+        self.answers: dict[str, Any] = {}
         self.pids: dict[int, int] = {}
         self.failures: list[Failure] = []
         self.error: str | None = None  # set when the agent has reported the end of its ranks; empty if all is well
@@ -175,7 +177,9 @@ class AgentLink:
     def _obey(self, message: dict[str, Any], folder: Path, put: Put) -> None:
         kind = message["kind"]
         if kind == "hello":
-            self.facts = Facts.read(message)
+            self.facts, self.met = Facts.read(message), time.time()
+        elif kind == "answer":
+            self.answers = message
         elif kind == "serving":
             self.serving = message
         elif kind == "started":

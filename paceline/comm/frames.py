@@ -97,6 +97,18 @@ def introduce(line: socket.socket, token: str) -> None:
         raise BadFrame("the server does not know the token of this job")
 
 
+def welcome(line: socket.socket, token: str) -> None:
+    """Make a client prove the token, and prove it in turn."""
+    line.settimeout(PROOF_SECONDS)
+    mine = secrets.token_hex(16)
+    send(line, {"nonce": mine})
+    message = receive(line, SHORTEST)
+    theirs = message.get("nonce") if isinstance(message, dict) else None
+    if not isinstance(theirs, str) or not proves(token, "client", message, mine, theirs):
+        raise BadFrame("it does not know the token")
+    send(line, {"proof": proof(token, "server", mine, theirs)})
+
+
 def _parsed(body: bytes) -> Any:
     try:
         return json.loads(body)

@@ -7,13 +7,15 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from paceline.cluster.agent import Channel
+from paceline.cluster.doctor_hosts import examine_hosts
 from paceline.errors import PacelineError, Stopped, WorkerFailed
-from tests.cluster.agents import Agents, start
+from tests.cluster.agents import Agents, hosts, start
 from tests.multi.test_launch import alive, until
 
 pytestmark = pytest.mark.multi
@@ -194,3 +196,16 @@ def test_silence_is_not_confused_with_a_slow_start(tmp_path):
     with start(tmp_path, python("import time; time.sleep(5)"), launcher=Agents(silence=4)) as job:
         job.wait()
     assert time.monotonic() - began > 5
+
+
+def test_doctor_says_what_would_fail_on_hosts():
+    findings = {finding.what: finding for finding in examine_hosts(hosts(2), Agents())}
+    assert {finding.state for name, finding in findings.items() if "software" in name or "ports" in name} == {"ok"}
+    assert findings["b: ports"].text == "reaches the first host"
+    assert findings["b: folder"].state == "ok"
+    assert "lo 127.0.0.1" in findings["a: interfaces"].text
+    other = "import sys, paceline.cluster.facts as f; f.VERSION = '9.9'; import paceline.cluster.agent as a; a.main([])"
+    wrong = [replace(host, interface="eth9") for host in hosts(2)]
+    findings = {f.what: f for f in examine_hosts(wrong, Agents(program=(sys.executable, "-c", other)))}
+    assert findings["a: software"].state == "bad"
+    assert "no eth9; it has lo 127.0.0.1" in findings["b: interfaces"].text
