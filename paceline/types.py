@@ -293,7 +293,9 @@ class Workload:
     loss    loss(model, batch) -> a scalar, the mean over the batch
     batch   batch(ids) -> the samples with these ids (an int64 tensor), as tensors on the CPU
     unit    what one sample is called: "img", "sequence", ...
-    grade   grade(model, batch) -> (right, loss), one number per sample; None where there is no right and wrong
+    grade   grade(model, batch) -> (right, loss), one number per sample; None where there is no right and wrong. `right`
+            may have two columns: whether the best class is right, and whether one of the five best is
+    smoothed  smoothed(amount) -> a loss with label smoothing; None where there is none
     """
 
     model: Any
@@ -301,6 +303,7 @@ class Workload:
     batch: Callable[[Any], Any]
     unit: str = "img"
     grade: Callable[[Any, Any], Any] | None = None
+    smoothed: Callable[[float], Callable[[Any, Any], Any]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,6 +178,17 @@ class Run(BaseModel):
         "fake(device)", WORK, "Where samples come from: fake(device), fake(cpu) or idx(FOLDER).", changes=("work",)
     )
     optimizer: str = field("sgd(lr=0.01, momentum=0.9)", WORK, "Any optimizer of torch.optim with its settings.")
+    lr_schedule: str | None = field(
+        None,
+        WORK,
+        "How the learning rate changes: constant, steps(at=30/60/80) or cosine, each with warmup=EPOCHS and base=RATE "
+        "per 256 samples.",
+        unset="the optimizer's rate",
+        changes=("result",),
+    )
+    label_smoothing: float = field(
+        0.0, WORK, "Train towards labels that are this much less certain.", least=0, most=1, changes=("result",)
+    )
     memory_format: Literal["contiguous", "channels_last"] = field(
         "contiguous", WORK, "Layout of images in memory: contiguous or channels_last.", changes=("work",)
     )
@@ -208,7 +219,22 @@ class Run(BaseModel):
     epochs: int | None = field(
         None, LENGTH, "Passes over the source, instead of --steps.", least=1, most=STEPS, unit="epoch", race="suite"
     )
-    warmup: int = field(5, LENGTH, "Updates before the measurement starts.", least=0, most=STEPS)
+    target: float | None = field(
+        None,
+        LENGTH,
+        "With --epochs: stop after the epoch that reaches this accuracy.",
+        above=0,
+        most=1,
+        why="an accuracy is above 0, and at most 1",
+    )
+    checkpoint: str | None = field(
+        None, LENGTH, "With --epochs: save checkpoints in this folder.", race="grid", changes=()
+    )
+    every: int | None = field(
+        None, LENGTH, "Updates between checkpoints.", unset="an epoch", least=1, most=STEPS, unit="update", race="grid"
+    )
+    resume: bool = field(False, LENGTH, "Go on from the last checkpoint in the folder of --checkpoint.", race="grid")
+    warmup: int = field(5, LENGTH, "Updates before the measurement starts; none with --epochs.", least=0, most=STEPS)
     repeats: int = field(
         5,
         LENGTH,

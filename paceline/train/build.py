@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from paceline.train.pace import Pace
 from paceline.train.scaling import LossScale
 from paceline.train.stepper import Reference, Stepper
 from paceline.types import View, Workload
-from paceline.workload import sources
+from paceline.workload import rates, sources
 from paceline.workload.computes import MENU as COMPUTE
 from paceline.workload.feed import Feed
 from paceline.workload.profile import read as read_profile
@@ -45,9 +46,29 @@ def workload_of(run: Run, source: Source | None = None, rank: int = 0) -> Worklo
         seed=run.seed,
         fit=fit,
     )
+    if run.label_smoothing:
+        workload = _smoothed(run, workload)
     if fit and source is not None:
         _try_out(run, workload, source)
     return workload
+
+
+def _smoothed(run: Run, workload: Workload) -> Workload:
+    if workload.smoothed is None:
+        raise WorkloadError(
+            f"--label-smoothing {run.label_smoothing:g} with model {run.model}",
+            why="its loss does not say how (Workload.smoothed)",
+            remedy="leave it out, or smooth the labels in your loss",
+        )
+    return replace(workload, loss=workload.smoothed(run.label_smoothing))
+
+
+def _rate_of(run: Run, optimizer: Any) -> Callable[[float], float] | None:
+    """The learning rate as a function of the time in epochs; None leaves it to the optimizer."""
+    if run.lr_schedule is None:
+        return None
+    schedule, own = rates.MENU.make(run.lr_schedule), optimizer.param_groups[0]["lr"]
+    return lambda time: schedule.rate(own, run.samples_per_step, time, run.epochs or 1)
 
 
 def _try_out(run: Run, workload: Workload, source: Source) -> None:
@@ -86,6 +107,8 @@ def training_of(composed: Composed, comm: Comm, device: Device | None = None) ->
         place=_placing(run, device),
         rank=comm.rank,
         accumulate=run.accumulate,
+        optimizer=optimizer,
+        rate=_rate_of(run, optimizer),
         precision=run.precision,
         device="cuda" if device.kind == "cuda" else "cpu",
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -73,31 +74,36 @@ def _averaged(tensors: Sequence[Tensor], comm: Comm, what: str) -> Iterator[None
 def accuracy(training: Training, comm: Comm) -> dict[str, float] | None:
     """Return the accuracy on the test samples and their mean loss, or None without test samples or a grade function.
 
+    With a grade function that says so, also the part of samples whose class is among the five best.
+
     The same parameters give the same bits for any number of workers: the batches are the same, each rank writes
     its own rows of one table, and the rows are added in order.
     """
     if training.tests is None or training.workload.grade is None:
         return None
     count, model = len(training.tests), training.workload.model
-    rows = torch.zeros(-(-count // BATCH), 2, dtype=torch.float64)
+    rows = torch.zeros(-(-count // BATCH), 3, dtype=torch.float64)
     mean = averaged_parameters(model, comm) if training.pace.replicas_differ else contextlib.nullcontext()
     with training.pace.averaged(), mean, in_eval(model), torch.no_grad():
         for k in range(comm.rank, len(rows), comm.size):
             rows[k] = _graded(training, torch.arange(k * BATCH, min(count, (k + 1) * BATCH)))
     table = torch.empty_like(rows)
     comm.all_sum(rows.view(-1), table.view(-1), "accuracy").wait()
-    right, loss = table.sum(0).tolist()
-    return {"value": right / count, "loss": loss / count, "samples": count}
+    right, five, loss = table.sum(0).tolist()
+    grade = {"value": right / count, "loss": loss / count, "samples": count}
+    return grade if math.isnan(five) else {**grade, "top5": five / count}
 
 
 def _graded(training: Training, ids: Tensor) -> Tensor:
-    """Return the number of correct predictions and the sum of the losses."""
+    """Return the number of correct predictions, that among the five best (NaN if not known), and the sum of losses."""
     grade, tests = training.workload.grade, training.tests
     assert grade is not None
     assert tests is not None
     with training.autocast():
         right, loss = grade(training.workload.model, training.place(tests(ids)))
-    return torch.stack([right.double().sum(), loss.double().sum()]).cpu()
+    columns = right.double().view(len(right), -1).sum(0)
+    five = columns[1] if len(columns) > 1 else columns.new_tensor(math.nan)
+    return torch.stack([columns[0], five, loss.double().sum()]).cpu()
 
 
 @contextlib.contextmanager

@@ -35,6 +35,8 @@ class Training:
     place: Callable[[Any], Any] = lambda batch: batch
     losses: list[float] = field(default_factory=list)
     samples: int = 0  # that this rank has trained on
+    optimizer: Any = None
+    rate: Callable[[float], float] | None = None  # the learning rate at a time in epochs
 
     def steps(self, count: int, meter: Meter, *, drain: bool = True) -> None:
         """Make `count` updates and record in the meter where the time went.
@@ -43,6 +45,7 @@ class Training:
         """
         for number in range(count):
             meter.start()
+            self._set_rate()
             for _ in range(self.accumulate):
                 batch = next(self.feed)
                 self.samples += self.feed.count
@@ -63,6 +66,13 @@ class Training:
     def drain(self) -> None:
         """Finish what crosses the last step."""
         self.pace.finish()
+
+    def _set_rate(self) -> None:
+        """Set the learning rate of the update that begins, which belongs to the batch that comes next."""
+        if self.rate is not None:
+            value = self.rate(self.feed.cursor.epoch + self.feed.cursor.step / self.feed.order.steps)
+            for group in self.optimizer.param_groups:
+                group["lr"] = value
 
     def _weighed(self, loss: Any) -> Any:
         """Scale the loss of a batch that is smaller or larger than other ranks', so that every sample counts alike."""

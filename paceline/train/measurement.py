@@ -31,6 +31,8 @@ class Measurement:
         self.seconds: list[float] = []
         self.drains: list[float] = []
         self._graded: list[Grade] = []
+        self._trained = 0.0  # seconds of training so far
+        self._cut: int | None = None  # steps of a first epoch that was resumed in its middle
         self._warm, self._meter = Meter(), Meter()
         self._bytes, self._travelled = Tally(lambda: (*comm.received(), *pushed(comm)), lambda: 0.0), 0  # steps
         self._cpu = Tally(lambda: (), time.process_time)
@@ -89,17 +91,63 @@ class Measurement:
         self._length, self._samples = length, self.training.samples - before
         self.state["step"] = self.training.pace.steps
 
+    def epoch(self, length: int, *, first: bool) -> None:
+        """Measure some steps of an epoch; all steps of an epoch are one block, without what happens between them."""
+        samples = self.training.samples
+        self.block(length)
+        self._trained += self.seconds[-1]
+        if first or len(self.seconds) == 1:
+            if len(self.seconds) == 1:
+                self._cut = None if first else 0
+            self._epoch_samples = 0
+        else:
+            self.seconds[-2:] = [self.seconds[-2] + self.seconds[-1]]
+        if len(self.seconds) == 1 and self._cut is not None:
+            self._cut += length
+        self._epoch_samples += self.training.samples - samples
+        self._samples = self._epoch_samples
+
+    def _forget_cut_epoch(self) -> None:
+        """Leave out an epoch whose first steps were made by another process, if there are whole epochs beside it."""
+        if self._cut and len(self.seconds) > 1:
+            del self.seconds[0], self._meter.steps[: self._cut]
+            for part in self._meter.parts.values():
+                del part[: self._cut]
+
+    def tell_epoch(self, epoch: int, epochs: int) -> None:
+        """Print the rate and the loss of the last epoch, on rank 0."""
+        if self.comm.rank == 0:
+            rate, unit = self._samples / self.seconds[-1], self.training.workload.unit
+            loss = self.training.losses[-1]
+            print(f"epoch {epoch + 1}/{epochs}: {rate:.1f} {unit}/sec per worker, loss {loss:.4f}", flush=True)
+
     def grade(self, block: int) -> None:
         """Evaluate on the test part of the source, if there is one."""
+        seen = accuracy(self.training, self.comm)
+        self._graded += _graded(self.run, block, seen, self.comm.rank, self._trained)
 
-        self._graded += _graded(self.run, block, accuracy(self.training, self.comm), self.comm.rank)
+    @property
+    def reached(self) -> bool:
+        """Whether the last evaluation has reached the target of the run."""
+        target = self.run.target
+        return target is not None and bool(self._graded) and self._graded[-1]["value"] >= target
+
+    def progress(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps of the measurement."""
+        return {"seconds": self._trained, "accuracy": [dict(grade) for grade in self._graded]}
+
+    def resume(self, progress: dict[str, Any]) -> None:
+        """Go on from what a checkpoint has kept."""
+        self._trained = progress.get("seconds", 0.0)
+        self._graded = [cast(Grade, dict(grade)) for grade in progress.get("accuracy", [])]
 
     def report(self, costs: tuple[float | None, float | None] | None = None) -> RankReport:
         """Return what this rank saw; `costs` are the FLOPs of a sample and the peak of this worker, if known."""
 
         run, training, comm = self.run, self.training, self.comm
         self._memory.look()
-        steps = len(self.seconds) * self._length
+        self._forget_cut_epoch()
+        steps = len(self._meter.steps)
         per_step = [nbytes / self._travelled for nbytes in self._bytes.nbytes]
         sources = len(comm.received())
         coding = cast(Coding, {key: (now - self._coded[key]) / steps for key, now in _coding(training).items()})
@@ -150,15 +198,21 @@ def pushed(comm: Any) -> tuple[int, ...]:
     return () if comm.service is None else tuple(comm.service.sent)
 
 
-def _graded(run: Run, block: int, grade: dict[str, Any] | None, rank: int) -> list[Grade]:
+def _graded(run: Run, block: int, seen: dict[str, Any] | None, rank: int, seconds: float) -> list[Grade]:
     """One entry of the record: with --steps there is one, at the end, and its epoch is 0."""
-    if grade is None:
+    if seen is None:
         return []
     epoch = block + 1 if run.epochs else 0
     if rank == 0:
         when = f" after epoch {epoch}" if epoch else ""
-        print(f"accuracy{when}: {grade['value']:.4f} of {grade['samples']}, loss {grade['loss']:.4f}", flush=True)
-    return [{"epoch": epoch, "value": grade["value"], "loss": grade["loss"], "samples": grade["samples"]}]
+        top5 = f" (top-5 {seen['top5']:.4f})" if "top5" in seen else ""
+        print(f"accuracy{when}: {seen['value']:.4f}{top5} of {seen['samples']}, loss {seen['loss']:.4f}", flush=True)
+    grade: Grade = {"epoch": epoch, "value": seen["value"], "loss": seen["loss"], "samples": seen["samples"]}
+    if "top5" in seen:
+        grade["top5"] = seen["top5"]
+    if run.epochs:
+        grade["seconds"] = seconds
+    return [grade]
 
 
 def _notes(run: Run, training: Any) -> Iterator[str]:
@@ -166,6 +220,8 @@ def _notes(run: Run, training: Any) -> Iterator[str]:
         yield training.pace.note
     if run.compute != "real":
         yield f"compute {run.compute}: times of a profile; tensors on the wire are real"
+    if run.target is not None:
+        yield f"target {run.target:g}: see the accuracy of each epoch and its seconds of training"
     if training.tests is not None and training.workload.grade is None:
         yield f"no accuracy: {run.model} does not say what is right (Workload.grade)"
 

@@ -70,6 +70,7 @@ def work(run: Run, state: dict[str, Any]) -> RankReport | None:
 
     where = position(os.environ)
     torch.set_num_threads(run.threads or int(os.environ.get("OMP_NUM_THREADS", "1")))
+    torch.manual_seed((run.seed * 0x9E3779B97F4A7C15 + where.rank) % 2**63)  # dropout differs from rank to rank
     device = find(where.local_rank)
     composed = compose(run, Machine(torch.cuda.device_count()))
     comm = connect(where, comm_choice(run, device), run.deadline, device.kind == "cuda", run.socket_buffer)
@@ -111,30 +112,25 @@ def measure(run: Run, training: Any, comm: Any, state: dict[str, Any]) -> RankRe
 
     measurement = Measurement(run, training, comm, state)
     measurement.warm_up()
-    blocks, length = _lengths(run, training)
+    if run.epochs is not None:
+        from paceline.train.epochs import train_epochs
+
+        return train_epochs(run, measurement)
+    blocks, length = run.repeats, run.steps or 10
     measurement.begin()
     for block in range(blocks):
         measurement.block(length)
         if comm.rank == 0:
             _tell(run, block, blocks, length / measurement.seconds[-1], training)
-        if run.epochs is not None or block + 1 == blocks:
-            measurement.grade(block)
+    measurement.grade(blocks - 1)
     return measurement.report()
-
-
-def _lengths(run: Run, training: Any) -> tuple[int, int]:
-    """Blocks and steps per block: repeats of some steps, or epochs."""
-    if run.epochs is None:
-        return run.repeats, run.steps or 10
-    return run.epochs, training.feed.order.steps
 
 
 def _tell(run: Run, block: int, blocks: int, steps_per_second: float, training: Any) -> None:
     rate = steps_per_second * run.per_worker * run.accumulate
-    word = "epoch" if run.epochs else "repeat"
     unit = training.workload.unit
     print(
-        f"{word} {block + 1}/{blocks}: {rate:.1f} {unit}/sec per worker, loss {training.losses[-1]:.4f}",
+        f"repeat {block + 1}/{blocks}: {rate:.1f} {unit}/sec per worker, loss {training.losses[-1]:.4f}",
         flush=True,
     )
 

@@ -143,9 +143,20 @@ def _portions(
                 yield Portion(first, len(always), order.global_batch, *then)
                 continue
             ids = order.ids(cursor.epoch, cursor.step, micro * view.size + view.rank, view.size * accumulate)
-            used = ids if len(ids) else stand_in(order, cursor, view.size * accumulate)
-            yield Portion(place(samples(used)), len(ids), total, *then)
+            yield Portion(
+                place(samples(_trainable(ids, order, cursor, view.size * accumulate))), len(ids), total, *then
+            )
         cursor = following
+
+
+def _trainable(ids: Any, order: Order, cursor: Cursor, parts: int) -> Any:
+    """Return the ids to compute: a stand-in for none, and a lone sample twice, because BatchNorm cannot take one.
+
+    The mean loss over a sample that comes twice is its loss, so that its weight stays that of one sample.
+    """
+    if not len(ids):
+        return stand_in(order, cursor, parts)
+    return ids.repeat(2) if len(ids) == 1 < order.global_batch // parts else ids
 
 
 def stand_in(order: Order, cursor: Cursor, parts: int) -> Any:

@@ -82,3 +82,47 @@ def test_one_percent_with_feedback_comes_within_a_point_of_dense_and_without_doe
 
 def test_a_majority_of_signs_learns():
     assert graded("sign", "sgd(lr=0.0005)", steps=450) > 0.65
+
+
+@pytest.mark.slow
+def test_two_epochs_reach_85_percent_and_three_workers_give_the_digits_of_one(monkeypatch):
+    """Through the loop of --epochs, with every sample once; measured 0.870 with this seed."""
+    from paceline.train.worker import measure
+
+    monkeypatch.setenv("PACELINE_WATCHED", "0")
+    monkeypatch.setenv("PACELINE_FLOPS", "1")
+    run = Run(
+        workers=2,
+        model="small_cnn",
+        source=f"idx({FOLDER})",
+        global_batch=128,
+        epochs=2,
+        optimizer="sgd(lr=0.05, momentum=0.9)",
+        lr_schedule="cosine(warmup=0.5)",
+        label_smoothing=0.05,
+    )
+    weights = {}
+
+    def body(comm):
+        training = training_of(compose(run), comm)
+        report = measure(run, training, comm, {})
+        training.feed.close()
+        if comm.rank == 0:
+            weights.update(training.workload.model.state_dict())
+        return report
+
+    report = run_ranks(2, body)[0]
+    assert [grade["epoch"] for grade in report.accuracy] == [1, 2]
+    assert report.accuracy[1]["value"] > 0.85
+    assert report.accuracy[1]["top5"] > report.accuracy[1]["value"]
+    assert report.accuracy[1]["seconds"] > report.accuracy[0]["seconds"] > 0
+
+    def graded(comm):
+        training = training_of(compose(run.with_(workers=comm.size, global_batch=21 * comm.size)), comm)
+        training.workload.model.load_state_dict(weights)
+        training.feed.close()
+        return accuracy(training, comm)
+
+    digits = [run_ranks(size, graded)[0] for size in (1, 3, 7)]
+    assert digits[0]["samples"] == 10_000
+    assert digits[0] == digits[1] == digits[2]

@@ -27,7 +27,8 @@ def used(size, order, steps, **settings):
             for micro in range(accumulate):
                 batch = next(feed)
                 if feed.count:
-                    parts[micro * size + rank] = batch
+                    assert set(batch[feed.count :].tolist()) <= set(batch.tolist())  # a lone sample comes twice
+                    parts[micro * size + rank] = batch[: feed.count]
         found.append(torch.cat([parts[key] for key in sorted(parts)]).tolist())
     for feed in ranks:
         feed.close()
@@ -111,3 +112,13 @@ def test_a_constant_feed_makes_one_batch():
     assert len(made) == 1
     assert all(batch is batches[0] for batch in batches)
     assert (feed.correction, feed.cursor.epoch, feed.cursor.step) == (1.0, 2, 2)
+
+
+def test_a_lone_sample_of_a_short_batch_comes_twice_and_weighs_as_one():
+    feed = Feed(lambda ids: ids.clone(), Permuted(13, 6), View(0, 1), accumulate=2, ahead=0)
+    batches = [next(feed).tolist() for _ in range(6)]
+    assert len(batches[5]) == 2
+    assert len(set(batches[5])) == 1
+    assert (feed.count, feed.total) == (1, 1)
+    alone = Feed(lambda ids: ids.clone(), Permuted(3, 2), View(0, 2), ahead=0)
+    assert len(next(alone)) == 1  # where one is what a rank always has

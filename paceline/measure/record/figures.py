@@ -200,6 +200,8 @@ class AccuracyPart(Part):
 
 class Accuracy(AccuracyPart, total=False):
     epoch: float
+    top5: float
+    seconds: float
 
 
 class Incident(Part):

@@ -39,13 +39,18 @@ class GpuReport(TypedDict):
     memory: int | None
 
 
-class Grade(TypedDict):
-    """An evaluation on the test part of the source; epoch is 0 at the end of a run with --steps."""
-
+class _Grade(TypedDict):
     epoch: int
     value: float
     loss: float
     samples: int
+
+
+class Grade(_Grade, total=False):
+    """An evaluation on the test part of the source; epoch is 0 at the end of a run with --steps."""
+
+    top5: float  # part of the samples whose class is among the five best
+    seconds: float  # of training until then
 
 
 class Replicas(TypedDict, total=False):

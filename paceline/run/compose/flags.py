@@ -14,7 +14,7 @@ from paceline.errors import BadMember, PacelineError, UnknownName, WrongCommand,
 from paceline.menu.grammar import Spec, parse
 from paceline.run.fields import THREADS
 from paceline.run.run import AXES, SHAPES, Run, about, flag_of, hosts_of
-from paceline.workload import sources
+from paceline.workload import rates, sources
 from paceline.workload.computes import MENU as COMPUTE
 from paceline.workload.layouts import read as read_layouts
 from paceline.workload.optimizer_settings import NEVER_NEGATIVE, optimizer_settings
@@ -69,6 +69,30 @@ def _one_length(run: Run, machine: Machine) -> Iterator[PacelineError]:
             why="both say how long to train",
             remedy="give one of them",
         )
+
+
+def _needs_epochs(run: Run, machine: Machine) -> Iterator[PacelineError]:
+    for name in ("checkpoint", "target"):
+        value = getattr(run, name)
+        if value is not None and run.epochs is None:
+            yield WrongCommand(
+                f"{flag_of(name)} {value}", why="it belongs to training for epochs", remedy="add --epochs 10"
+            )
+    for name in ("every", "resume"):
+        value = getattr(run, name)
+        if value and run.checkpoint is None:
+            shown = "" if value is True else f" {value}"
+            yield WrongCommand(
+                f"{flag_of(name)}{shown}", why="there is no folder of checkpoints", remedy="add --checkpoint DIR"
+            )
+
+
+def _rate_is_known(run: Run, machine: Machine) -> Iterator[PacelineError]:
+    if run.lr_schedule is not None:
+        try:
+            rates.MENU.make(run.lr_schedule)
+        except WrongCommand as problem:
+            yield problem
 
 
 def _comm_has_device(run: Run, machine: Machine) -> Iterator[PacelineError]:
@@ -264,6 +288,8 @@ CHECKS: tuple[RunCheck, ...] = (
     _counts,
     _one_batch,
     _one_length,
+    _needs_epochs,
+    _rate_is_known,
     _comm_has_device,
     _buffer_has_sockets,
     _reference_is_alone,

@@ -7,6 +7,7 @@ An image depends on its id alone: not on the batch around it, nor on rank or ord
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -63,16 +64,28 @@ class Images:
 def classifier(model: nn.Module, *, classes: int, image_size: int, channels: int = 3) -> Workload:
     """Return the workload of an image classifier, trained with cross-entropy."""
 
-    def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-        images, labels = batch
-        return F.cross_entropy(_logits(model(images), classes), labels)
+    def smoothed(amount: float) -> Callable[[nn.Module, tuple[Tensor, Tensor]], Tensor]:
+        def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+            images, labels = batch
+            return F.cross_entropy(_logits(model(images), classes), labels, label_smoothing=amount)
+
+        return loss
 
     def grade(model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         images, labels = batch
         scores = _logits(model(images), classes)
-        return scores.argmax(1) == labels, F.cross_entropy(scores, labels, reduction="none")
+        place = _place(scores, labels)
+        return torch.stack([place < 1, place < 5], 1), F.cross_entropy(scores, labels, reduction="none")
 
-    return Workload(model, loss, Images(image_size, classes, channels), grade=grade)
+    return Workload(model, smoothed(0.0), Images(image_size, classes, channels), grade=grade, smoothed=smoothed)
+
+
+def _place(scores: Tensor, labels: Tensor) -> Tensor:
+    """Return the place of the right class among all, 0 for the best; scores that are NaN put it last."""
+    own = scores.gather(1, labels.unsqueeze(1))
+    index = torch.arange(scores.shape[1], device=scores.device)
+    earlier = (scores == own) & (index < labels.unsqueeze(1))  # of equal scores the first is the best
+    return (~(scores <= own) | earlier).sum(1)
 
 
 def check_image(word: str, *, image_size: int, classes: int = 1, smallest: int = 1, channels: int = 3) -> None:
