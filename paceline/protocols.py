@@ -259,6 +259,12 @@ class Duty(Protocol):
     """A rule bound to a model, an optimizer and an engine: what happens at each point of a step."""
 
     averages_gradients: bool
+    waits_in_backward: bool  # p.grad is the mean gradient when backward returns
+    refusal: Any  # the error of a bare optimizer.step(), where it cannot be what step() does; else None
+
+    @property
+    def exchanged(self) -> bool:
+        """Whether p.grad is the mean of this step already."""
 
     @property
     def under_way(self) -> bool:
@@ -271,7 +277,13 @@ class Duty(Protocol):
         """Backward has finished the gradient of a parameter."""
 
     def on_held(self, parameter: Tensor) -> None:
-        """The same where gradients leave in step() only."""
+        """The same where several models exchange one after another, at the end of backward or in step()."""
+
+    def on_local(self, parameter: Tensor) -> None:
+        """The same where gradients only add up on this rank for now."""
+
+    def end(self) -> None:
+        """Backward is over; called if `waits_in_backward`."""
 
     def leave(self) -> None:
         """Backward is over: what leaves now, leaves."""
@@ -284,8 +296,14 @@ class Duty(Protocol):
 
     def update(self) -> None: ...
 
-    def update_with(self, closure: Callable[[], Tensor]) -> None:
-        """Let an optimizer that evaluates the model again do so."""
+    def update_with(self, closure: Callable[[], Any], fresh: bool) -> Any:
+        """Let an optimizer that evaluates the model again do so; `fresh` forgets gradients before each evaluation."""
+
+    def keep(self) -> None:
+        """Move gradients that somebody may still read away from memory that is about to be written."""
+
+    def release(self) -> None:
+        """Forget the gradients of this step."""
 
     def synchronize(self) -> None: ...
 

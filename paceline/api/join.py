@@ -33,6 +33,7 @@ from paceline.errors import CallMismatch, WrongCommand
 from paceline.run.compose.compose import compose
 from paceline.run.run import CHOSEN, Run
 from paceline.train.pace import Pace
+from paceline.train.passes import Passes
 from paceline.train.scaling import LossScale
 from paceline.train.serve import serve
 from paceline.types import Cluster, Cursor, View
@@ -51,6 +52,7 @@ class Worker:
     def __init__(self, comm: Any, device: Device) -> None:
         self._comm, self.device = comm, device
         self._paces: list[Pace] = []
+        self.passes = Passes()
         self._open, self._pid = True, os.getpid()
         self.windows: dict[str, Any] = {}  # windows that are not freed yet, by name
         self.windows_made = 0
@@ -154,7 +156,7 @@ class Worker:
                 )
 
     def add(self, pace: Pace) -> None:
-        """Register a wrapped model. Several models exchange in step(), because backward may reach them in any order."""
+        """Register a wrapped model. Several exchange in turn, because backward may reach them in any order."""
         self._paces.append(pace)
         pace.share = lambda: self.share_of(pace)
         for each in self._paces if len(self._paces) > 1 else ():
@@ -306,6 +308,7 @@ def wrap(
         axes=axes,
         private_gradients=private_gradients,
         profile=read_profile(Path(times)) if times else None,
+        passes=worker.passes,
         **settings,
     )
     worker.add(pace)

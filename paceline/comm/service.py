@@ -86,6 +86,9 @@ class Service:
     def allocate_result(self, numel: int, dtype: torch.dtype) -> Tensor:
         return self._allocate("allocate_result", numel, dtype)
 
+    def private_view(self, result: Tensor) -> Any:
+        return self.comm.private_view(result)
+
     def _allocate(self, word: str, numel: int, dtype: torch.dtype) -> Tensor:
         room = NUMBERS - 2
         gone, self._gone[word] = self._gone[word][:room], self._gone[word][room:]

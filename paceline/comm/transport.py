@@ -33,6 +33,21 @@ class Work(Protocol):
         return limit
 
 
+class PrivateMemory(Protocol):
+    """A result as this rank sees it: writes of this rank stay here until they are dropped."""
+
+    vector: Tensor
+
+    def written(self) -> bool:
+        """Return whether anything was written since the last drop."""
+
+    def drop(self) -> None:
+        """Forget what was written: show what all ranks share."""
+
+    def works(self) -> bool:
+        """Return whether `written` can be trusted here. The view must be unused."""
+
+
 class Buffers(Protocol):
     """The memory of one window: every rank owns one buffer per source, and a value of its own that others can get.
 
@@ -120,6 +135,9 @@ class Comm(Protocol):
 
     def allocate_result(self, numel: int, dtype: Any, givers: int | None = None) -> Tensor:
         """Allocate a vector for results. On shm all ranks share its memory, so callers only read it. Collective."""
+
+    def private_view(self, result: Tensor) -> PrivateMemory | None:
+        """Return a second mapping of a result that this rank may write unseen, or None if there is none."""
 
     def release(self, vector: Tensor) -> None:
         """Forget a vector that was allocated here; its memory is freed with the last reference. Not collective."""

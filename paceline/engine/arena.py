@@ -3,7 +3,8 @@
     source   | grad 0 | grad 1 | ... | tail |      written by this rank only
     result   | mean 0 | mean 1 | ... | tail |      combined among ranks; on shm one memory for the whole host
 
-The source is filled by moving fresh gradients into it; `p.grad` becomes a view of the result. The tail carries
+The source is filled by moving fresh gradients into it; `p.grad` becomes a view of the result, or of
+a private mapping of it where ranks share it. The tail carries
 a flag per gradient (see Layout), or the mass of push_sum; a lane of parameters has none.
 """
 
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paceline.comm.transport import Comm
+from paceline.comm.transport import Comm, PrivateMemory
 from paceline.protocols import Codec, Compressor
 from paceline.types import Layout, Slot
 
@@ -74,7 +75,9 @@ class Arena:
         self._memory: Comm | None = None
         self._payloads: Any = None  # memory of the codec
         self.source = self.result = likes[0].new_zeros(0, dtype=self.dtype, requires_grad=False)
+        self.private: PrivateMemory | None = None
         self.tail, self.source_views, self.result_views = self.source, list[Tensor](), list[Tensor]()
+        self.private_views = self.result_views
         self._lay_out(names, likes)
 
     def enter(self, memory: Comm) -> None:
@@ -91,6 +94,7 @@ class Arena:
         self.result = memory.allocate_result(len(own), self.dtype) if self.shared else torch.zeros_like(own)
         if len(old) == len(own):
             self.source.copy_(old)
+        self.private = _usable(memory.private_view(self.result)) if self.shared else None
         self._make_views()
 
     def _lay_out(self, names: Sequence[str], likes: Sequence[Tensor]) -> None:
@@ -109,6 +113,7 @@ class Arena:
     def _make_views(self) -> None:
         self.source_views = self.views(self.source)
         self.result_views = self.views(self.result)
+        self.private_views = self.result_views if self.private is None else self.views(self.private.vector)
         self.tail = self.source[self.layout.offsets[-1] :]
         self.tail.fill_(1)
 
@@ -126,7 +131,8 @@ class Arena:
             self._memory.release(self.source)
             self._memory.release(self.result)
         self.source = self.result = self.tail = self.source.new_zeros(0)
-        self.source_views = self.result_views = []
+        self.source_views = self.result_views = self.private_views = []
+        self.private = None
 
     def views(self, vector: Tensor) -> list[Tensor]:
         """A vector of this layout as tensors of the original shapes and memory formats."""
@@ -143,6 +149,11 @@ class Arena:
     def mean(self) -> Tensor:
         """The result without its flags."""
         return self.result[: self.layout.offsets[-1]]
+
+
+def _usable(view: PrivateMemory | None) -> PrivateMemory | None:
+    """Return the view if the kernel tells what was written through it; not every sandbox does."""
+    return view if view is not None and view.works() else None
 
 
 def _shaped(flat: Tensor, like: Tensor) -> Tensor:

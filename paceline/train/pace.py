@@ -1,21 +1,20 @@
 """Pace, the object that `paceline.wrap` returns: one training step of any strategy.
 
-begin -> forward -> backward (hook -> rule -> dispatcher -> exchange) -> wait -> commit -> update
+begin -> forward -> backward (hook -> rule -> dispatcher -> exchange; its end waits) -> commit -> update
+
+`loss.backward()` and `optimizer.step()` keep the contract of torch's DDP, see docs/adr.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from paceline.comm.notes import Part
 from paceline.comm.transport import Comm
 from paceline.engine.crossing import engine_of
 from paceline.engine.device import CpuDevice, Device
@@ -28,25 +27,15 @@ from paceline.run.axes import Axes
 from paceline.strategy.rules._context import Context
 from paceline.train.checks import check_added, check_closure, check_known, check_thawed, trainable
 from paceline.train.evaluate import averaged_statistics
+from paceline.train.passes import Passes
 from paceline.train.planning import Planning
 from paceline.train.scaling import LossScale
+from paceline.train.start import start_equal
+from paceline.train.takeover import Takeover
+from paceline.train.times import StepTimes, note_step
 from paceline.train.watch import Watch
-from paceline.types import Event, Lane, Noted, Slot, View
+from paceline.types import Lane, Noted, Slot, View
 from paceline.workload.profile import StepProfile
-
-
-@dataclass(slots=True)
-class StepTimes:
-    """Seconds of the last step: waiting for communication, and updating.
-
-    If the schedule crosses the step, `in_forward` seconds were spent inside forward and `in_backward` at the start
-    of backward; the rest was spent inside `step()`.
-    """
-
-    exposed: float = 0.0
-    update: float = 0.0
-    in_forward: float = 0.0
-    in_backward: float = 0.0
 
 
 class Pace:
@@ -75,6 +64,7 @@ class Pace:
         private_gradients: bool = False,
         profile: StepProfile | None = None,
         clock: Callable[[], float] = time.perf_counter,
+        passes: Passes | None = None,
     ) -> None:
         self.model, self.optimizer, self.axes = model, optimizer, axes
         self.accumulate, self.loss_scale = accumulate, loss_scale
@@ -84,7 +74,8 @@ class Pace:
         self._log: list[Noted] | None = None
         self.on_step: Callable[[], None] | None = None
         self.share: Callable[[], float | None] | None = None  # n / N of the batch in training; equal if not known
-        self._defers, self.closed = False, False
+        self._defers, self._holds, self.closed = False, False, False
+        self._left = self._waited = 0.0  # when backward had sent its gradients, and when they were back
         self._device, self._named = device or CpuDevice(), trainable(model)
         self._frozen = [(name, p) for name, p in model.named_parameters() if not p.requires_grad]
         self._known = {id(p) for _, p in [*self._named, *self._frozen]}
@@ -96,6 +87,7 @@ class Pace:
         if not axes.membership.elastic:
             start_equal(model, comm)
             self._enter(self._presence.begin())
+        self._takeover = Takeover(optimizer, self._optimizer_step)
         self.duty = axes.rule.bind(
             Context(
                 parameters=[parameter for _, parameter in self._named],
@@ -110,9 +102,13 @@ class Pace:
                 weight=self._weight,
                 open_gates=self._open_gates if self._way.crosses else None,
                 on_forward=self._on_forward,
+                run_step=self._takeover.run,
             )
         )
         self._planning = self._plans(profile) if axes.schedule.measures and self.duty.averages_gradients else None
+        self._passes = passes or Passes()
+        if self.duty.waits_in_backward:
+            self._passes.add(self)
         self._hooks += [p.register_post_accumulate_grad_hook(self._on_grad) for _, p in self._named]
         # The first step starts with its first gradient, so that a checkpoint may still be loaded after wrap.
         self._begun = False
@@ -197,30 +193,46 @@ class Pace:
     # the step -----------------------------------------------------------------------------------
 
     def step(self, closure: Callable[[], Tensor] | None = None) -> bool:
-        """Exchange and update. Return True if the step was committed, False while accumulating or if it was skipped."""
-        self.comm.check_process()
+        """Update, and forget gradients. Return True if the step was committed, False while accumulating or if skipped.
+
+        `optimizer.step()` does the same, but leaves gradients until `zero_grad`.
+        """
         if closure is not None:
-            return self._step_with(closure)
+            self._step_with(closure, fresh=True)
+            return True
+        committed = self._step()
+        if self._micro == 0:
+            self.duty.release()
+        return committed
+
+    def _step(self) -> bool:
+        self.comm.check_process()
         self._micro += 1
         if self._micro < self.accumulate:
             return False
         self._check_exchanged()
         self._ensure_begun()
         began = self._clock()
-        self.duty.leave()
-        left = self._clock()
+        if self.duty.waits_in_backward and not self.duty.exchanged:
+            self._end_in_step()
+            left = began
+        else:
+            self.duty.leave()
+            left = self._clock()
         self.duty.wait()
         waited = self._clock()
+        ended, self._left = (self._left, self._waited) if self._left else (left, waited), 0.0
         committed = self._presence.commit(self.duty.sound())
         if committed:
             self.duty.update()
             self.steps += 1
-            if self._planning is not None and self._planning.stepped():
-                self._planning = None
+            if self._planning is not None:
+                self.duty.keep()
+                self._planning = None if self._planning.stepped() else self._planning
         updated = self._clock()
         self.times = self._times(waited - left, left - began + updated - waited)
         if self._log is not None:
-            note_step(self._log, self.steps - committed, left, waited, updated)
+            note_step(self._log, self.steps - committed, *ended, updated)
         if self._defers:
             last = self.finish()  # with several models, one model's unfinished exchanges could meet another's
             self.times.exposed += last.exposed
@@ -235,11 +247,45 @@ class Pace:
         in_forward = spent.waited + spent.updated - spent.in_backward
         return StepTimes(exposed + spent.waited, update + spent.updated, in_forward, spent.in_backward)
 
+    def _optimizer_step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Do for a call of optimizer.step() what step() does; gradients stay until zero_grad."""
+        if self.duty.refusal is not None:
+            raise self.duty.refusal
+        return self._step() and None if closure is None else self._step_with(closure, fresh=False)
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Let gradients of backwards inside the with-block add up on this rank; the next one exchanges the sum."""
+        before, self._holds = self._holds, True
+        try:
+            yield
+        finally:
+            self._holds = before
+
+    def _end_in_step(self) -> None:
+        """Exchange in step() what no backward has exchanged; step() measures its time itself."""
+        self._passes.end_for(self)
+        self.duty.take_spent()
+        self._left = 0.0
+
+    def end_backward(self) -> None:
+        """Finish the exchange of a backward that has reached this model; called when the outermost backward ends."""
+        self._left = self._clock()
+        self._ensure_begun()
+        self.duty.end()
+        self._waited = self._clock()
+
+    def any_rank(self, marks: list[bool]) -> list[bool]:
+        """Return for each mark whether any rank has set it. Collective."""
+        own = torch.tensor(marks, dtype=torch.float32, device=self._named[0][1].device)
+        total = torch.empty_like(own)
+        self.comm.all_sum(own, total, "models that backward reached").wait()
+        return [bool(count) for count in total.tolist()]
+
     def finish(self) -> StepTimes:
         """Complete the last step if the schedule crosses it, so that parameters may be read; return its times.
 
-        Saving, loading and running the model call this by themselves. Between backward and step(), it exchanges the
-        gradients that have started to leave, and step() updates.
+        Saving, loading and running the model call this by themselves.
         """
         self.duty.finish()
         return self._times(0.0, 0.0)
@@ -255,12 +301,12 @@ class Pace:
         return self.duty.under_way
 
     def defer(self) -> None:
-        """From now on, exchange only inside step(), and finish the exchange before it returns."""
+        """From now on, exchange at the end of backward or in step(), and finish the exchange there."""
         self.finish()
         self._defers = True
 
     def synchronize(self) -> None:
-        """Set p.grad to the mean gradient in memory of this rank, so that it can be read or changed before step()."""
+        """Set p.grad to the mean gradient where backward does not: with a schedule that crosses the step."""
         if self._micro + 1 < self.accumulate:
             raise WrongCommand(
                 "synchronize() while accumulating",
@@ -276,8 +322,11 @@ class Pace:
 
     def _begin(self) -> None:
         view = self._presence.begin()
-        if self._view is None or view.generation != self._view.generation:
+        if self._view is None:
             self._enter(view)
+        elif view.generation != self._view.generation:
+            self._enter(view)
+            self.duty.release()  # gradients of a step that its group did not finish
         self._micro, self._begun = 0, True
         self.duty.begin()
 
@@ -290,13 +339,16 @@ class Pace:
     def _on_grad(self, parameter: Tensor) -> None:
         """Pass on the gradient of one parameter when autograd has finished it, except while accumulating."""
         self.comm.check_process()
-        if self._micro + 1 < self.accumulate:
+        if self._holds or self._micro + 1 < self.accumulate:
+            self.duty.on_local(parameter)
             return
+        if self.duty.waits_in_backward:
+            self._passes.reach(self)
+        self._ensure_begun()
         if self._defers:
             self.duty.on_held(parameter)
-            return
-        self._ensure_begun()
-        self.duty.on_grad(parameter)
+        else:
+            self.duty.on_grad(parameter)
 
     def _check_exchanged(self) -> None:
         """Raise if the optimizer updates a parameter that is not exchanged: one that was frozen or missing at wrap."""
@@ -306,16 +358,19 @@ class Pace:
             check_known(self.model, self.optimizer)
         check_thawed([name for name, p in self._frozen if p.requires_grad and id(p) in updated])
 
-    def _step_with(self, closure: Callable[[], Tensor]) -> bool:
-        """Step with an optimizer that evaluates the model again (LBFGS): exchange each one and average its loss."""
+    def _step_with(self, closure: Callable[[], Any], *, fresh: bool) -> Any:
+        """Step with a closure, which an optimizer may call several times (LBFGS): exchange each, average its loss."""
+        self.comm.check_process()
         check_closure(self.accumulate, self.loss_scale)
         self._check_exchanged()
         self._ensure_begun()
-        self.duty.update_with(closure)
+        loss = self.duty.update_with(closure, fresh)
+        if fresh:
+            self.duty.release()
         self.steps += 1
         if self.on_step is not None:
             self.on_step()
-        return True
+        return loss
 
     # around it ----------------------------------------------------------------------------------
 
@@ -363,24 +418,10 @@ class Pace:
 
     def close(self) -> None:
         self.closed = True
+        self._takeover.end()
+        self._passes.remove(self)
         self.duty.close()
         for engine in () if self.under_way else self.engines:
             engine.release()
         for hook in self._hooks:
             hook.remove()
-
-
-def note_step(log: list[Noted], step: int, left: float, waited: float, updated: float) -> None:
-    """Write the end of a step to the event stream."""
-    log += [Event(left, "left", step), Event(waited, "waited", step), Event(updated, "updated", step)]
-
-
-def start_equal(model: nn.Module, comm: Comm) -> None:
-    """Copy rank 0's parameters and buffers to all ranks, after comparing that all have the same."""
-    tensors = [*model.named_parameters(), *model.named_buffers()]
-    shapes = [f"{name} {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in tensors]
-    digest = zlib.crc32("; ".join(shapes).encode())
-    comm.agree("wrap", key=f"{type(model).__name__} with {len(tensors)} tensors, checksum {digest:08x}").wait()
-    with torch.no_grad():
-        for text, (_, tensor) in zip(shapes, tensors, strict=True):
-            comm.broadcast(tensor.data, 0, Part(text)).wait()

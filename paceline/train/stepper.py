@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from paceline.engine.device import Device
     from paceline.engine.engine import Engine
-    from paceline.train.pace import StepTimes
     from paceline.train.scaling import LossScale
+    from paceline.train.times import StepTimes
 
 
 class Stepper(Protocol):

@@ -62,6 +62,12 @@ def one_by_one(model, x, y, pace):
         loss.backward()
 
 
+@pytest.mark.parametrize("schedule", ["fusion", "wfbp", "bsp"])
+def test_every_backward_exchanges_what_it_added(schedule):
+    axes = {"rule": "grad", "schedule": schedule}
+    assert close(on_ranks(axes, one_by_one), on_ranks(axes, summed))
+
+
 @pytest.mark.parametrize("rule", LOCAL)
 def test_rules_that_update_locally_take_several_backwards_as_their_sum(rule):
     axes = {"rule": rule, "exchange": LOCAL[rule]}
@@ -83,7 +89,7 @@ def test_several_backwards_are_summed_while_accumulating_averages(rule):
 
 @pytest.mark.parametrize(
     "axes",
-    [{"rule": "grad"}, {"rule": "grad", "schedule": "priority"}, {"rule": "server", "exchange": SERVERS}],
+    [{"rule": "grad", "schedule": "priority"}, {"rule": "server", "exchange": SERVERS}],
     ids=str,
 )
 def test_gradients_that_have_left_refuse_another_and_say_what_keeps_the_result(axes):

@@ -16,6 +16,7 @@ from torch import Tensor
 from paceline.comm.notes import tensor_text
 from paceline.comm.shm.board import MemoryBoard
 from paceline.comm.shm.one_sided import SharedBuffers
+from paceline.comm.shm.private import PrivateView
 from paceline.comm.shm.queue import Op, QueueWork
 from paceline.comm.shm.space import STAGING, SharedSpace, typed
 from paceline.comm.sums import add_up, mix_into, sum_into
@@ -51,6 +52,9 @@ class Lockstep:
 
     def allocate_result(self, numel: int, dtype: torch.dtype, givers: int | None = None) -> Tensor:
         return self._space.allocate_result(numel, dtype)
+
+    def private_view(self, result: Tensor) -> PrivateView | None:
+        return self._space.private_view(result)
 
     def release(self, vector: Tensor) -> None:
         self._space.release(vector)

@@ -118,14 +118,17 @@ def check_room(nbytes: int, folder: Path) -> None:
         )
 
 
-def attach(number: int, nbytes: int) -> Tensor:
+def attach(number: int, nbytes: int, *, private: bool = False) -> Tensor:
     """Map a segment of this process as a byte vector; it is unmapped with the last tensor on it.
+
+    A private mapping is copied page by page when it is written. It is not populated, which would copy all of it.
 
     mmap.mmap would keep a descriptor open for each mapping, and a process may have only about a thousand.
     """
     if os.fstat(number).st_size < _room_for(nbytes):
         raise ValueError(f"a segment of {os.fstat(number).st_size} bytes is too short for {nbytes}")
-    access, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
+    access = mmap.PROT_READ | mmap.PROT_WRITE
+    flags = mmap.MAP_PRIVATE if private else mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
     address = _libc.mmap(None, nbytes, access, flags, number, 0)
     if address == _FAILED:
         problem = ctypes.get_errno()
@@ -136,7 +139,7 @@ def attach(number: int, nbytes: int) -> Tensor:
     return torch.frombuffer(view, dtype=torch.uint8)
 
 
-def attach_from(segment: Segment, key: bytes, nbytes: int) -> Tensor:
+def attach_from(segment: Segment, key: bytes, nbytes: int, *, private: bool = False) -> Tensor:
     """Map a segment that another process of this host announced, after checking its identity and key."""
     path = _open(f"/proc/{segment.pid}/fd/{segment.number}", os.O_PATH, segment)
     try:
@@ -148,7 +151,7 @@ def attach_from(segment: Segment, key: bytes, nbytes: int) -> Tensor:
     finally:
         os.close(path)
     try:
-        return attach(own, nbytes)
+        return attach(own, nbytes, private=private)
     finally:
         os.close(own)
 

@@ -148,7 +148,11 @@ class ShmSpace(SharedSpace):
         return self._hand_out(nbytes, range(givers or self.size))
 
     def map_one(self, nbytes: int) -> Tensor:
-        return self._hand_out(nbytes, range(1))[0]
+        shared, self._private = self._hand_out(nbytes, range(1), twice=True)
+        return shared
+
+    def map_privately(self) -> Tensor | None:
+        return self._private
 
     def branch(self) -> Branch:
         words, notes = 4 * LINE * (self.size + 1), NOTE * NOTES * self.size
@@ -161,8 +165,11 @@ class ShmSpace(SharedSpace):
             mutex.create()
         return Lock(mutex, line, self.rank, self._futexes, self.queue.deadline)
 
-    def _hand_out(self, nbytes: int, owners: range) -> list[Tensor]:
-        """Map one segment per owner: owners create and announce it, all ranks map all, then descriptors are closed."""
+    def _hand_out(self, nbytes: int, owners: range, twice: bool = False) -> list[Tensor]:
+        """Map one segment per owner: owners create and announce it, all ranks map all, then descriptors are closed.
+
+        `twice` maps every segment a second time, privately; these mappings follow the shared ones.
+        """
         number, problem = -1, None
         try:
             number = memory.create(nbytes, self._key, self._folder) if self.rank in owners else -1
@@ -178,16 +185,18 @@ class ShmSpace(SharedSpace):
         for owner in owners:
             if table[owner][0] == -2:
                 raise PeerLost(f"{self._futexes.name(owner)} could not get shared memory", rank=owner)
-        views = [self._attach(owner, table[owner], nbytes) for owner in owners]
+        kinds = (False, True) if twice else (False,)
+        views = [self._attach(owner, table[owner], nbytes, private) for private in kinds for owner in owners]
         self.barrier()
         if number >= 0:
             os.close(number)
         return views
 
-    def _attach(self, owner: int, announced: Sequence[int], nbytes: int) -> Tensor:
+    def _attach(self, owner: int, announced: Sequence[int], nbytes: int, private: bool) -> Tensor:
         if owner == self.rank:
-            return memory.attach(announced[0], nbytes)
-        return memory.attach_from(memory.Segment(self._futexes.pid(owner), *announced), self._key, nbytes)
+            return memory.attach(announced[0], nbytes, private=private)
+        segment = memory.Segment(self._futexes.pid(owner), *announced)
+        return memory.attach_from(segment, self._key, nbytes, private=private)
 
 
 class ShmComm(Lockstep):

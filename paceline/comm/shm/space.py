@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from paceline.comm.shm.private import PrivateView
 from paceline.comm.shm.queue import Counters, Op, Queue
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class SharedSpace:
         self._reason = ""  # the call that barriers of an allocation belong to
         self._registered: list[tuple[int, int, Sequence[Tensor]]] = []
         self._results: list[tuple[int, int]] = []
+        self._privates: dict[int, PrivateView] = {}  # by the address of the result
 
     def map_all(self, nbytes: int, givers: int | None = None) -> Sequence[Tensor]:
         """Map one byte vector per rank (or per rank below `givers`); a rank writes only its own. Collective."""
@@ -53,6 +55,10 @@ class SharedSpace:
     def map_one(self, nbytes: int) -> Tensor:
         """Map one byte vector that all ranks share. Collective."""
         raise NotImplementedError
+
+    def map_privately(self) -> Tensor | None:
+        """Return a private mapping of the vector that map_one has just mapped; None if there is none."""
+        return None
 
     def lock(self, line: Tensor, create: bool) -> Lock:
         """Return a lock in memory from map_all. Its owner passes create=True, and a barrier must follow."""
@@ -80,14 +86,21 @@ class SharedSpace:
     def allocate_result(self, numel: int, dtype: torch.dtype) -> Tensor:
         """Allocate one vector that all ranks share."""
         result = typed(self.map_one(max(1, numel * dtype.itemsize)), numel, dtype)
+        raw = self.map_privately()
+        if raw is not None:
+            self._privates[result.data_ptr()] = PrivateView(raw, numel, dtype)
         self._results.append((result.data_ptr(), result.data_ptr() + result.nbytes))
         return result
+
+    def private_view(self, result: Tensor) -> PrivateView | None:
+        return self._privates.get(result.data_ptr())
 
     def release(self, vector: Tensor) -> None:
         """Forget a vector that was allocated here; its memory is freed with the last tensor on it."""
         start = vector.data_ptr()
         self._registered = [known for known in self._registered if known[0] != start]
         self._results = [known for known in self._results if known[0] != start]
+        self._privates.pop(start, None)
 
     def peers_of(self, src: Tensor) -> Sequence[Tensor] | None:
         """Return every rank's view of the range that `src` covers, or None if it is not in registered memory."""
@@ -119,6 +132,7 @@ class SharedSpace:
     def clear(self) -> None:
         self._registered.clear()
         self._results.clear()
+        self._privates.clear()
         self.windows.clear()
         self._places.clear()
 

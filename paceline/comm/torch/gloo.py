@@ -131,6 +131,9 @@ class TorchDist:
     def allocate_result(self, numel: int, dtype: torch.dtype, givers: int | None = None) -> Tensor:
         return torch.zeros(numel, dtype=dtype, device=self._device())
 
+    def private_view(self, result: Tensor) -> None:
+        """Return None: a result is memory of this rank alone."""
+
     def release(self, vector: Tensor) -> None:
         """Do nothing: no other rank refers to the vector."""
 

@@ -44,6 +44,22 @@ class Context:
         None  # where a schedule crosses the step
     )
     on_forward: Callable[[Callable[[], None]], None] = lambda act: None  # calls `act` before every layer of a forward
+    run_step: Callable[..., Any] | None = None  # the optimizer's own step, where optimizer.step() is taken over
+
+    def step(self, *closure: Any) -> Any:
+        """Run the optimizer's own step."""
+        return (self.run_step or self.optimizer.step)(*closure)
+
+    def mean(self, value: Any, key: str) -> Any:
+        """Return the mean of a number or a tensor with one element over all ranks; None stays None."""
+        import torch
+
+        if value is None:
+            return None
+        share = torch.as_tensor(value).detach().view(1) / self.comm.size
+        mean = torch.empty_like(share)
+        self.comm.all_sum(share, mean, key).wait()
+        return mean[0] if isinstance(value, torch.Tensor) else float(mean)
 
     @property
     def comm(self) -> Comm:
@@ -68,7 +84,7 @@ class Context:
             why="backward ran twice before step(), or reached a layer twice that is used twice in the model and is "
             "checkpointed with use_reentrant=True",
             remedy="(loss1 + loss2).backward(), or accumulate=2 with step() after each, which averages; "
-            "checkpoint(..., use_reentrant=False)",
+            "checkpoint(..., use_reentrant=False); or --rule grad with --schedule fusion, which adds them up",
         )
 
 

@@ -6,6 +6,8 @@
 
 The user's own optimizer does every update: it is shown parameter groups with the tensors that are due, so that
 per-tensor state such as momentum and step counts advances once per step, as in one call for all.
+
+There is no mean gradient when backward returns, so p.grad refuses every operation until step().
 """
 
 from __future__ import annotations
@@ -14,9 +16,10 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from paceline.errors import PacelineError, WrongCommand
+from paceline.errors import WorkloadError, WrongCommand
 from paceline.strategy.rules._context import Context
-from paceline.strategy.rules.grad import GradDuty
+from paceline.strategy.rules._withheld import withheld
+from paceline.strategy.rules.grad import OUTSIDE, GradDuty
 from paceline.types import Spent
 
 if TYPE_CHECKING:
@@ -29,30 +32,34 @@ class CrossingDuty(GradDuty):
     """Until the plan is made it does as rule grad does everywhere else."""
 
     engine: CrossingLaneEngine
+    waits_in_backward = False
 
     def __init__(self, context: Context) -> None:
         _check(context.optimizer)
+        self._optimizer = context.optimizer
         super().__init__(context)
+        self.refusal = _refused("optimizer.step()")
+        self._placeholders = {id(p): withheld(p, self._refuse) for p in context.parameters}
         assert context.open_gates is not None, "a schedule that crosses needs gates"
         self._gates = context.open_gates(self.arrive)
         self._pending: dict[int, None] = {}  # slots that are not updated yet, in the order of need
+        self._stale: set[int] = set()  # slots that the last forward used before their update
         self._open = False
-        self._spent = Spent()
+
+    def _refuse(self, operation: str) -> Exception:
+        if self._graph_task() != OUTSIDE:  # autograd adds another gradient
+            return self.context.twice("a parameter", self.steps)
+        return _refused(f"{operation} on p.grad")
 
     def begin(self) -> None:
         """The last step may still be under way: this one opens with its first gradient."""
-        self._take_back()
-        self._open = False
+        self._open, self.exchanged = False, False
         if not self.engine.crossing:
             self._open_step()
 
-    def take_spent(self) -> Spent:
-        """What waiting and updating took since the last time that somebody asked."""
-        spent, self._spent = self._spent, Spent()
-        return spent
-
     def _open_step(self) -> None:
         began = perf_counter()
+        self._stale = set(self._pending)
         self.finish()
         self._spent.in_backward += perf_counter() - began
         super().begin()
@@ -61,7 +68,19 @@ class CrossingDuty(GradDuty):
     def on_grad(self, parameter: Tensor) -> None:
         if not self._open:
             self._open_step()
+        if self._stale and self._slots[id(parameter)] in self._stale:
+            raise _ungated(self.engine.name_of(self._slots[id(parameter)]))
         super().on_grad(parameter)
+        parameter.grad = self._placeholders[id(parameter)]
+
+    def on_held(self, parameter: Tensor) -> None:
+        """Another gradient of a parameter that leaves in step(): it must not be added to the mean."""
+        if self.exchanged:
+            raise WorkloadError(
+                f"{self.engine.name_of(self._slots[id(parameter)])} got a gradient too late for step {self.steps}",
+                why="synchronize() after backward has ended its exchange",
+                remedy="have all gradients of a step before that, or call it after step()",
+            )
 
     def leave(self) -> None:
         if not self._open:
@@ -77,10 +96,12 @@ class CrossingDuty(GradDuty):
     def synchronize(self) -> None:
         if not self._open:
             self._open_step()
+        spent = self._spent
         super().synchronize()
+        self._spent = spent
 
     def update(self) -> None:
-        if self.engine.crossing and not self._given:
+        if self.engine.crossing and not self.exchanged:
             self._postpone()
             return
         groups = self._values_of_groups()
@@ -91,6 +112,8 @@ class CrossingDuty(GradDuty):
     def _postpone(self) -> None:
         """Remember learning rates and the like; tensors are updated when forward comes to them."""
         self._gates.learned()
+        self.release()
+        self._hand.drop_writes()
         self._groups = [
             ({key: _copied(value) for key, value in values.items()}, {id(parameter) for parameter in parameters})
             for values, parameters in self._split_groups()
@@ -157,26 +180,15 @@ class CrossingDuty(GradDuty):
         """One step of the user's optimizer on some tensors."""
         if not slots:
             return
-        views = [view for arena in self.engine.arenas for view in arena.result_views]
-        shared = any(arena.shared for arena in self.engine.arenas)
-        private = shared and (self.context.private_gradients or self._may_share is False)
         parameters = [self._parameters[slot] for slot in slots]
-        # An alias with a version of its own tells whether the optimizer wrote into memory that others read.
-        gradients = [views[slot].clone() if private else views[slot].data for slot in slots]
         kept = [parameter.grad for parameter in parameters]
-        for parameter, gradient in zip(parameters, gradients, strict=True):
+        for parameter, gradient in zip(parameters, self._hand.some(slots), strict=True):
             parameter.grad = gradient
         try:
             self._step_on(parameters)
         finally:
             for parameter, own in zip(parameters, kept, strict=True):
                 parameter.grad = own
-        if shared and not private and any(gradient._version for gradient in gradients):
-            raise PacelineError(
-                f"{type(self._optimizer).__name__} wrote into gradients, which it had not done in its first step",
-                why="the ranks of a host share the memory of the mean gradient",
-                remedy="wrap(..., private_gradients=True)",
-            )
 
     def _step_on(self, parameters: Sequence[Tensor]) -> None:
         """The optimizer sees only these parameters, with the values that their groups had at step()."""
@@ -189,7 +201,7 @@ class CrossingDuty(GradDuty):
         kind = parameters[0].device.type
         try:
             with torch.inference_mode(False), torch.autocast(kind, enabled=False):
-                self._optimizer.step()
+                self.context.step()
         finally:
             self._optimizer.param_groups = whole
 
@@ -197,13 +209,37 @@ class CrossingDuty(GradDuty):
         self.finish()
         super().discard()
 
-    def update_with(self, closure: Callable[[], Tensor]) -> None:
+    def take_spent(self) -> Spent:
+        """What waiting and updating took since the last time that somebody asked."""
+        spent, self._spent = self._spent, Spent()
+        return spent
+
+    def update_with(self, closure: Callable[[], Any], fresh: bool) -> Any:
         raise _not_by_tensor(self._optimizer, "a closure needs all parameters at once")
 
     def close(self) -> None:
         if not self.under_way:  # others may never come to the end of a step that is given up
             self.finish()
         self._gates.close()
+        super().close()
+
+
+def _refused(what: str) -> WorkloadError:
+    return WorkloadError(
+        f"{what} with a schedule that crosses the step",
+        why="the mean gradient is not there before the next forward",
+        remedy="pace.step(), with clip_norm= or loss_scale= in wrap as you need; pace.synchronize() before it; or "
+        "--schedule fusion",
+    )
+
+
+def _ungated(name: str) -> WorkloadError:
+    return WorkloadError(
+        f"forward used {name} before its update had arrived",
+        why="the schedule updates tensors while the next forward runs, and torch.compile or a call that is not of a "
+        "module went around the hooks that wait for them",
+        remedy="pace.finish() before forward, a model that is not compiled, or --schedule fusion",
+    )
 
 
 def _copied(value: Any) -> Any:

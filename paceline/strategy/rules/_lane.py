@@ -10,6 +10,7 @@ from paceline.types import Chunk, Layout
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from paceline.comm.transport import PrivateMemory
     from paceline.protocols import Channel
 
 
@@ -36,6 +37,12 @@ class LaneArena(Protocol):
 
     @property
     def result_views(self) -> Sequence[Tensor]: ...
+
+    @property
+    def private(self) -> PrivateMemory | None: ...
+
+    @property
+    def private_views(self) -> Sequence[Tensor]: ...
 
     @property
     def mean(self) -> Tensor: ...

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from paceline.errors import WrongCommand
+from paceline.errors import WorkloadError, WrongCommand
 from paceline.strategy.rules._context import Carrier, Context
 from paceline.types import Lane, Spent
 
@@ -20,7 +20,9 @@ class LocalDuty:
     """A duty that does nothing among ranks yet; rules add what leaves and what comes back."""
 
     averages_gradients = False
+    waits_in_backward = exchanged = False
     under_way = False  # gradients never leave
+    refusal: WorkloadError | None = None
 
     def __init__(self, context: Context) -> None:
         import torch
@@ -53,6 +55,12 @@ class LocalDuty:
     def on_held(self, parameter: Tensor) -> None:
         """Gradients stay where they are in any case."""
 
+    def on_local(self, parameter: Tensor) -> None:
+        """Gradients add up on this rank in any case."""
+
+    def end(self) -> None:
+        """Nothing is exchanged in backward."""
+
     def on_grad(self, parameter: Tensor) -> None:
         """The gradient stays where it is; what is under way may go on meanwhile."""
         self.advance()
@@ -79,13 +87,13 @@ class LocalDuty:
     def synchronize(self) -> None:
         """Gradients are this rank's own; there is nothing to wait for."""
 
-    def update_with(self, closure: Callable[[], Tensor]) -> None:
+    def update_with(self, closure: Callable[[], Any], fresh: bool) -> Any:
         raise WrongCommand(
             "step(closure)", why="this rule updates locally, once per step", remedy="rule grad, or a plain optimizer"
         )
 
     def local_update(self) -> None:
-        """One step of the user's optimizer on this rank's mean gradient; gradients are gone afterwards."""
+        """One step of the user's optimizer on this rank's mean gradient."""
         for parameter in self.parameters:
             if parameter.grad is not None and parameter.grad.requires_grad:  # backward has kept a graph
                 parameter.grad = parameter.grad.detach()
@@ -95,8 +103,10 @@ class LocalDuty:
             self._torch._foreach_mul_(gradients, factor)
         if self.context.clip_norm is not None:
             self._torch.nn.utils.clip_grad_norm_(self.parameters, self.context.clip_norm)
-        self.context.optimizer.step()
-        self.release()
+        self.context.step()
+
+    def keep(self) -> None:
+        """Gradients are in memory of their own."""
 
     def release(self) -> None:
         for parameter in self.parameters:

@@ -4,16 +4,26 @@
 
 The fresh gradient is divided on its way into the arena. For a loss that averages over equal counts on every
 rank this is exact; a loss over unequal counts (masked tokens) is a mean of means.
+
+A backward exchanges what it added, and p.grad is the mean when it returns, as with torch's DDP:
+
+    backward   first gradient    set aside what p.grad holds of earlier backwards
+               every gradient    into the arena, and on its way
+               end               wait; p.grad = set aside + mean
+    step       the optimizer, on p.grad as the loop left it
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from paceline.errors import PacelineError, WorkloadError
+from paceline.errors import WorkloadError
+from paceline.strategy.rules._clip import clip
 from paceline.strategy.rules._context import Context
+from paceline.strategy.rules._handover import Handover
 from paceline.strategy.rules.traits import RuleTraits
 from paceline.types import Lane, Spent
 
@@ -40,13 +50,15 @@ class Grad(RuleTraits):
 
 
 class GradDuty:
-    """Moves gradients into the arena and hands the optimizer views of the result.
+    """Moves gradients into the arena, and sets p.grad to the mean when the exchange has ended.
 
-    On shm the result is one memory for all ranks of the host, so nobody may write into it. Some optimizers
-    do write into gradients; the first update therefore works on a copy and looks whether it was touched.
+    A step may have several exchanges, one for each backward, or none that backward has begun: then step() makes one,
+    because other ranks may have gradients.
     """
 
     averages_gradients = True
+    waits_in_backward = True
+    refusal: WorkloadError | None = None
 
     def __init__(self, context: Context) -> None:
         import torch
@@ -55,11 +67,17 @@ class GradDuty:
         self._graph_task = torch._C._current_graph_task_id
         self.context = context
         self.engine = context.open_lane(Grad.lanes[0], None)
-        self._optimizer = context.optimizer
+        self._hand = Handover(self.engine.arenas, context.private_gradients)
         self._number()
-        self._may_share: bool | None = None  # not known before the first update
-        self._learning = self._given = self._ordered = False
-        self._ended = True  # the exchange of the step: nothing is under way before the first
+        self._ordered = False
+        self._opened = False  # a backward has begun to send
+        self._ended = True  # nothing is under way
+        self.exchanged = False  # p.grad is the mean of this step
+        self._finite = True
+        self._spent = Spent()
+        self._hooks: list[Any] = []
+        if context.accumulate > 1 or context.loss_scale is not None:
+            self._watch_accumulation()  # shares of what was exchanged before would not add up to it
         self.steps = 0
         self.release()
 
@@ -67,47 +85,52 @@ class GradDuty:
         """Slots follow the arena, whose order changes once: after the first step, or with a checkpoint."""
         self._parameters = [self.context.parameters[k] for k in self.engine.order]
         self._slots = {id(parameter): slot for slot, parameter in enumerate(self._parameters)}
-        self._copies: list[Tensor] | None = None
+        self._hand.number(self._parameters)
+
+    def _watch_accumulation(self) -> None:
+        """From now on, notice a backward before its first gradient is added to what p.grad holds.
+
+        It costs a hook per gradient, so loops that clear gradients before backward do without.
+        """
+        if not self._hooks:
+            self._hooks = [parameter.register_hook(self._before) for parameter in self._parameters]
+
+    def _before(self, fresh: Tensor) -> None:
+        if not self._opened:
+            self._hand.set_aside()
 
     def begin(self) -> None:
-        self._weight: float | None = None  # not known before the batch is
-        self._take_back()
         self.engine.begin(self.steps)
-        self._ended = False
+        self._ended = self._opened = self.exchanged = False
+        self._finite = True
 
-    @property
-    def factor(self) -> float:
-        """Return what gradients are multiplied by on their way into the arena: one number for all of a step."""
-        if self._weight is None:
-            scale = 1.0 if self.context.loss_scale is None else self.context.loss_scale.value
-            self._weight = self.context.factor() / scale
-        return self._weight
-
-    def _take_back(self) -> None:
-        """Gradients that were given for a step that was then skipped would be added to."""
-        if self._given:
-            self.release()
-        self._given = False
+    def _open_exchange(self, arrived: Tensor | None = None) -> None:
+        """A backward has its first gradient, or a step none."""
+        if self._ended:
+            self.engine.begin(self.steps)
+            self._ended = False
+        self._opened, self.exchanged = True, False
+        scale = 1.0 if self.context.loss_scale is None else self.context.loss_scale.value
+        self.factor = self.context.factor() / scale  # one number for the whole exchange
+        if self._hand.set_aside(arrived):
+            self._watch_accumulation()
 
     def on_held(self, parameter: Tensor) -> None:
-        """Another gradient of a parameter that leaves in step(): it must not be added to the mean."""
-        if self._given:
-            raise self._too_late(self._slots[id(parameter)])
+        """The gradient of a parameter leaves at the end of backward; what came before it is set aside now."""
+        if not self._opened:
+            self._open_exchange(parameter)
 
-    def _too_late(self, slot: int) -> WorkloadError:
-        return WorkloadError(
-            f"{self.engine.name_of(slot)} got a gradient too late for step {self.steps}",
-            why="a collective, an evaluation or synchronize() after backward has ended its exchange",
-            remedy="have all gradients of a step before that, or call it after step()",
-        )
+    def on_local(self, parameter: Tensor) -> None:
+        """A gradient stays on this rank; p.grad is no mean any more, and leaves with the next exchange."""
+        self.exchanged = self._hand.given = False
 
     def on_grad(self, parameter: Tensor) -> None:
         """The gradient of a parameter is complete: it moves into the arena, scaled on the way."""
+        if not self._opened:
+            self._open_exchange(parameter)
         slot, fresh = self._slots[id(parameter)], parameter.grad
-        if self._ended and slot not in self.engine.arrived:
-            raise self._too_late(slot)
         if slot in self.engine.arrived:
-            raise self.context.twice(self.engine.name_of(slot), self.steps)
+            raise self._twice(slot)
         if fresh is None:
             raise WorkloadError(
                 f"the gradient of {self.engine.name_of(slot)} is gone",
@@ -120,155 +143,133 @@ class GradDuty:
         parameter.grad = None
         self.engine.offer(slot, since)
 
-    def discard(self) -> None:
-        """What has left comes back first, for others wait for it; what `synchronize` gave is of the past."""
-        self.finish()
-        self._take_back()
+    def _twice(self, slot: int) -> WorkloadError:
+        return WorkloadError(
+            f"{self.engine.name_of(slot)} got a second gradient in one backward, at step {self.steps}",
+            why="its layer is used twice in the model and checkpointed with use_reentrant=True, or the backward before "
+            "this one failed half way",
+            remedy="checkpoint(..., use_reentrant=False); after an error in backward, end the job",
+        )
 
     @property
     def under_way(self) -> bool:
-        """Whether gradients have left for a step whose exchange has not ended."""
+        """Whether gradients have left for an exchange that has not ended."""
         return not self._ended and bool(self.engine.arrived)
 
     def finish(self) -> None:
-        """What has begun to leave is exchanged to its end, so that ranks are at the same call; step() updates.
+        """End an exchange that has begun, so that ranks are at the same call.
 
         Not inside backward, where more is to come: a collective there (SyncBatchNorm) takes its place among the others.
         """
         if self.under_way and self._graph_task() == OUTSIDE:
-            self._end()
+            self.end()
 
-    def _end(self) -> None:
-        """The rest leaves, and all of it is back."""
-        if not self._ended:
-            self._offer_rest()
-            self.engine.finish()
-            self._ended = True
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-    def leave(self) -> None:
-        """Most has left from the hooks of backward."""
+    def end(self) -> None:
+        """Backward is over: the rest leaves, all of it comes back, and p.grad is the mean."""
+        began = perf_counter()
         self._offer_rest()
+        self.engine.finish()
+        waited = perf_counter()
+        self._ended, self._opened, self.exchanged = True, False, True
+        if self.context.loss_scale is not None:
+            self._finite = self._finite and self._results_are_finite()
+        self._give()
+        self._spent.waited += waited - began
+        self._spent.updated += perf_counter() - waited
 
     def _offer_rest(self) -> None:
         """Gradients that no hook has told of: of an earlier backward of this update, or put there by hand."""
-        if self._given or len(self.engine.arrived) == len(self._parameters):
-            return
-        for slot in self.engine.missing():
-            if self._parameters[slot].grad is not None:
-                self.on_grad(self._parameters[slot])
+        if not self._opened:
+            self._open_exchange()
+        if len(self.engine.arrived) < len(self._parameters):
+            for slot in self.engine.missing():
+                if self._parameters[slot].grad is not None:
+                    self.on_grad(self._parameters[slot])
+
+    def discard(self) -> None:
+        """What has left comes back first, for others wait for it; then gradients are of the past."""
+        self.finish()
+        self.release()
+
+    def close(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+    def leave(self) -> None:
+        """Most has left from the hooks of backward."""
+        if not self.exchanged:
+            self._offer_rest()
 
     def wait(self) -> None:
-        if not self._ended:
-            self.engine.finish()
-            self._ended = True
+        if not self.exchanged:
+            self.end()
+            self._spent = Spent()  # step() measures its own time
 
     def sound(self) -> bool:
         """Whether the mean gradient is finite, where a loss scale makes that a question. The same on every rank."""
-        scale = self.context.loss_scale
-        if scale is None:
-            return True
+        if self.context.loss_scale is not None:
+            self.context.loss_scale.record(self._finite)
+        return self._finite
+
+    def _results_are_finite(self) -> bool:
         largest = [float(self._norm(arena.mean, ord=float("inf"))) for arena in self.engine.arenas]
-        finite = all(value - value == 0 for value in largest)
-        scale.record(finite)
-        return finite
+        return all(value - value == 0 for value in largest)
 
     def synchronize(self) -> None:
-        """p.grad is the mean gradient now, in this rank's own memory."""
-        self._end()
-        self._give(self._clipping(), private=True)
-        self._given = True
+        """Set p.grad to the mean gradient if backward has not done so."""
+        if not self.exchanged:
+            self.end()
 
     def update(self) -> None:
-        """Run the optimizer on the mean gradient, and watch that shared results stay untouched."""
-        if not self._given:
-            self._give(self._clipping(), self.context.private_gradients)
-        before = [arena.result._version for arena in self.engine.arenas]
-        self._optimizer.step()
-        if self._learning:
-            self._learn_to_share()
-        elif self._may_share and [arena.result._version for arena in self.engine.arenas] != before:
-            raise PacelineError(
-                f"{type(self._optimizer).__name__} wrote into gradients, which it had not done in its first step",
-                why="the ranks of a host share the memory of the mean gradient",
-                remedy="wrap(..., private_gradients=True)",
-            )
+        """Run the optimizer on p.grad as it is now."""
+        if self.context.clip_norm is not None:
+            clip(self._parameters, self.context.clip_norm, self._hand.copying)
+        self.context.step()
         self.steps += 1
         if not self._ordered:
+            self._hand.keep()
             self.engine.adopt_order()
             self._number()
             self._ordered = True
-        self.release()
 
-    def update_with(self, closure: Callable[[], Tensor]) -> None:
+    def update_with(self, closure: Callable[[], Any], fresh: bool) -> Any:
         """For optimizers that call the model again: each evaluation is exchanged, its loss averaged."""
-        self._optimizer.step(lambda: self._evaluate(closure))
-        self.release()
+        return self.context.step(lambda: self._evaluate(closure, fresh))
 
-    def _evaluate(self, closure: Callable[[], Tensor]) -> Any:
-        """The mean loss of all ranks; p.grad is its gradient, and nothing of an evaluation before."""
-        self.release()
+    def _evaluate(self, closure: Callable[[], Any], fresh: bool) -> Any:
+        """The mean loss of all ranks; p.grad is its gradient, and nothing of an evaluation before if `fresh`."""
+        if fresh:
+            self.release()
         loss = closure()
-        self._end()
-        self._give(self._clipping(), private=True)
-        share = loss.detach().view(1) / self.context.comm.size
-        mean = self._empty(share)
-        self.context.comm.all_sum(share, mean, "the loss").wait()
-        self.engine.begin(self.steps)
-        self._ended = False
-        return mean[0]
+        self.synchronize()
+        if self.context.clip_norm is not None:
+            clip(self._parameters, self.context.clip_norm, self._hand.copying)
+        mean = self.context.mean(loss, "the loss")
+        self.begin()
+        return mean
 
-    def _clipping(self) -> float:
-        if self.context.clip_norm is None:
-            return 1.0
-        return min(1.0, self.context.clip_norm / (self.norm() + 1e-6))
-
-    def norm(self) -> float:
-        """The global norm of the mean gradient, the same number on every rank."""
-        parts = [float(self._norm(arena.mean.float())) for arena in self.engine.arenas]
-        return float(sum(part * part for part in parts) ** 0.5)
-
-    def _give(self, scale: float = 1.0, private: bool = False) -> None:
-        """Set p.grad to the mean gradient, times `scale`; to None where no rank had one."""
-        self._learning = self._may_share is None and scale == 1.0 and not private
-        views = self._views(scale, private)
+    def _give(self) -> None:
         counts = [count for arena in self.engine.arenas for count in arena.counts()]
-        for slot, (parameter, view, count) in enumerate(zip(self._parameters, views, counts, strict=True)):
-            parameter.grad = view if self._moves(slot, count) else None
+        self._hand.give([self._moves(slot, count) for slot, count in enumerate(counts)])
 
     def _moves(self, slot: int, count: float) -> bool:
         """Whether a slot is updated: `count` ranks had a gradient, or it is owed some and was not frozen since."""
         return count > 0 or (self._parameters[slot].requires_grad and self.engine.holds(slot, count))
 
-    def _views(self, scale: float, private: bool) -> list[Tensor]:
-        arenas = self.engine.arenas
-        if scale == 1.0 and not private and (self._may_share or not any(arena.shared for arena in arenas)):
-            return [view for arena in arenas for view in arena.result_views]
-        if self._copies is None:
-            self._copies = [self._empty(arena.result) for arena in arenas]
-        for copy, arena in zip(self._copies, arenas, strict=True):
-            self._multiply(arena.result, scale, out=copy)
-        return [view for copy, arena in zip(self._copies, arenas, strict=True) for view in arena.views(copy)]
-
-    def _learn_to_share(self) -> None:
-        """After the first update on a copy: share from now on if the optimizer only read it."""
-        if self._copies is None:
-            return
-        pairs = zip(self._copies, self.engine.arenas, strict=True)
-        self._may_share = all(bool((copy == arena.result).all()) for copy, arena in pairs)
-        if self._may_share:
-            self._copies = None
+    def keep(self) -> None:
+        """Results are about to be overwritten: move p.grad away from them."""
+        self._hand.keep()
 
     def release(self) -> None:
-        """The result will be written again: nobody may hold a view of it."""
-        for parameter in self._parameters:
-            parameter.grad = None
+        """Forget the gradients of this step."""
+        self._hand.release()
 
     def take_spent(self) -> Spent:
-        """Nothing passes outside of step()."""
-        return Spent()
+        """What waiting and handing out took at the end of backward, since the last time that somebody asked."""
+        spent, self._spent = self._spent, Spent()
+        spent.in_backward = spent.waited + spent.updated
+        return spent
 
     def staleness(self) -> Mapping[str, Any]:
         """Empty: no rank is ahead of another."""
@@ -281,5 +282,6 @@ class GradDuty:
         """Chunks hold the tensors that they held when the checkpoint was written."""
         self.steps = state["steps"]
         if state.get("order"):
+            self._hand.keep()
             self._ordered = self.engine.adopt_names(state["order"])
             self._number()

@@ -67,7 +67,7 @@ class GradientTrackingDuty(LocalDuty):
             parameter.grad = None if frozen else tracker.to(parameter.dtype, copy=True)
         if self.context.clip_norm is not None:
             self._torch.nn.utils.clip_grad_norm_(self.parameters, self.context.clip_norm)
-        self.context.optimizer.step()
+        self.context.step()
         self.release()
         self._x.send(self.steps, self.values())
 

@@ -23,6 +23,7 @@ from paceline.strategy.exchanges._placement import Placer, shares
 from paceline.strategy.exchanges.ps import service_of
 from paceline.strategy.exchanges.traits import ExchangeTraits
 from paceline.strategy.rules._context import Context
+from paceline.strategy.rules._withheld import withheld
 from paceline.strategy.rules.traits import RuleTraits
 from paceline.types import Chunk, Cluster, Lane, Spent, Unit, View
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 # Optimizers of torch whose update of an element depends on this element's gradient and state alone.
 ELEMENTWISE = ("SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Adagrad", "Adadelta", "RMSprop", "Rprop", "ASGD")
 LANE = Lane("gradient", needs_consensus=True, lossy_ok=True)
+OUTSIDE = -1  # of backward, as autograd numbers its tasks
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,7 @@ class ServerDuty:
     """Moves gradients into the arena; what comes back are parameters."""
 
     averages_gradients = False  # what comes back are parameters
+    waits_in_backward = exchanged = False
     under_way = False  # servers wait for no worker that has gone
 
     def __init__(self, context: Context, rule: Server) -> None:
@@ -123,9 +126,16 @@ class ServerDuty:
         self._placed = False
         self._round = 0  # how often the servers' parameters were replaced
         self.steps = 0
+        self.refusal = _refused("optimizer.step()")
+        self._placeholders = {id(p): withheld(p, self._refuse) for p in context.parameters}
         # When the last gradient of each step left and when its parameters were back, for the record.
         self.pushed: list[float] = []
         self.pulled: list[float] = []
+
+    def _refuse(self, operation: str) -> Exception:
+        if self._torch._C._current_graph_task_id() != OUTSIDE:  # autograd adds another gradient
+            return self.context.twice("a parameter", self.steps)
+        return _refused(f"{operation} on p.grad")
 
     def begin(self) -> None:
         self._begun = False
@@ -221,6 +231,12 @@ class ServerDuty:
     def on_held(self, parameter: Tensor) -> None:
         """Nothing has been given out: gradients add up."""
 
+    def on_local(self, parameter: Tensor) -> None:
+        """Gradients add up on this rank, and leave with the next exchange."""
+
+    def end(self) -> None:
+        """Nothing ends in backward."""
+
     def on_grad(self, parameter: Tensor) -> None:
         if not self._begun:
             self._begin()
@@ -232,7 +248,7 @@ class ServerDuty:
             fresh = fresh.to_dense()
         since = self.engine.glance()
         self._torch.mul(fresh.detach(), self.factor, out=self.engine.source(slot))  # backward may have kept a graph
-        parameter.grad = None
+        parameter.grad = self._placeholders[id(parameter)]
         self._offer(slot, since)
 
     def _offer(self, slot: int, since: float = 0.0) -> None:
@@ -272,7 +288,7 @@ class ServerDuty:
             "synchronize() with rule server", why="the mean gradient is on the servers", remedy="--rule grad"
         )
 
-    def update_with(self, closure: Callable[[], Tensor]) -> None:
+    def update_with(self, closure: Callable[[], Any], fresh: bool) -> Any:
         raise WrongCommand(
             "step(closure) with rule server", why="the optimizer is on the servers", remedy="--rule grad"
         )
@@ -285,6 +301,13 @@ class ServerDuty:
 
     def discard(self) -> None:
         """Nothing leaves before backward."""
+
+    def keep(self) -> None:
+        """Gradients are on the servers."""
+
+    def release(self) -> None:
+        for parameter in self._parameters:
+            parameter.grad = None
 
     def take_spent(self) -> Spent:
         """Nothing passes outside of step()."""
@@ -300,6 +323,14 @@ class ServerDuty:
         """The model's parameters move to the servers with the next step, in place of those that are there."""
         self._round += self._placed
         self.steps, self._placed = state["steps"], False
+
+
+def _refused(what: str) -> WorkloadError:
+    return WorkloadError(
+        f"{what} with rule server",
+        why="the mean gradient and the optimizer are on the servers",
+        remedy="pace.step(), or --rule grad",
+    )
 
 
 def check_optimizer(optimizer: Any) -> None:

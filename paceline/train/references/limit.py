@@ -15,8 +15,8 @@ from paceline.engine.device import Device
 from paceline.engine.engine import Engine
 from paceline.train.checks import check_closure
 from paceline.train.evaluate import averaged_statistics
-from paceline.train.pace import StepTimes, note_step
 from paceline.train.scaling import LossScale
+from paceline.train.times import StepTimes, note_step
 from paceline.types import Noted
 
 

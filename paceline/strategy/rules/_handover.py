@@ -1,0 +1,137 @@
+"""p.grad as everybody's code expects it: the mean gradient, in memory that only this rank writes.
+
+    a result of this rank alone (gloo, a compressor)     p.grad is a view of it
+    a result that the ranks of a host share (shm)        p.grad is a view of a private mapping: a write copies a page
+    after the first write, or without such a mapping     p.grad is a view of a copy
+
+Gradients are valid until zero_grad or the next backward. A backward that finds some adds to them, as torch does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Parameter
+
+    from paceline.strategy.rules._lane import LaneArena
+
+
+class Handover:
+    """Sets p.grad for the parameters of some arenas, in the order of their slots.
+
+    `given` is whether p.grad holds means that were exchanged.
+    """
+
+    def __init__(self, arenas: Sequence[LaneArena], copying: bool) -> None:
+        self._arenas, self._copying, self.given = arenas, copying, False
+        self._bases: dict[int, Tensor] = {}
+        self._parameters: Sequence[Parameter] = ()
+
+    @property
+    def copying(self) -> bool:
+        """Whether p.grad is a copy of the result; without a private mapping of shared memory it always is."""
+        return self._copying or any(arena.shared and arena.private is None for arena in self._arenas)
+
+    def number(self, parameters: Sequence[Parameter]) -> None:
+        """Take parameters in the order of the slots, which has changed."""
+        self._parameters = parameters
+        self._copies: list[Tensor] = []
+        self._copy_views: list[Tensor] = []
+
+    def set_aside(self, arrived: Tensor | None = None) -> bool:
+        """Take the means of earlier backwards out of p.grad, and say whether there were any.
+
+        Autograd has already added to `arrived`, which keeps what it has.
+        """
+        if not self.given:
+            return False
+        self.given = False
+        for slot, parameter in enumerate(self._parameters):
+            if parameter.grad is not None and parameter is not arrived:
+                self._bases[slot] = self._in_own_memory(parameter.grad.detach())
+                parameter.grad = None
+        self._copying = self._copying or bool(self._bases)
+        return bool(self._bases)
+
+    def give(self, moved: Sequence[bool]) -> None:
+        """Set p.grad to the mean, added to what was set aside; leave it None where no rank had a gradient."""
+        self._drop_writes()
+        views = self._views()
+        for slot, (parameter, view) in enumerate(zip(self._parameters, views, strict=True)):
+            parameter.grad = view if moved[slot] else None
+        for slot, base in self._bases.items():
+            if moved[slot]:
+                base.add_(self._result(slot))
+            self._parameters[slot].grad = base
+        self._bases, self.given = {}, True
+
+    def some(self, slots: Sequence[int]) -> list[Tensor]:
+        """Return the means of some slots as tensors that an optimizer may write."""
+        if self.copying:
+            return [self._result(slot).clone() for slot in slots]
+        views = self._private_views()
+        return [views[slot] for slot in slots]
+
+    def keep(self) -> None:
+        """Move gradients that somebody may still read out of results, which are about to be written."""
+        for parameter in self._parameters:
+            if parameter.grad is not None:
+                parameter.grad = self._in_own_memory(parameter.grad)
+
+    def release(self) -> None:
+        for parameter in self._parameters:
+            parameter.grad = None
+        self._bases, self.given = {}, False
+
+    def drop_writes(self) -> None:
+        """Show the results again where an optimizer wrote over them; it works on copies from then on."""
+        self._drop_writes()
+
+    def _drop_writes(self) -> None:
+        if self.copying:
+            return
+        for arena in self._arenas:
+            if arena.private is not None and arena.private.written():
+                arena.private.drop()
+                self._copying = True
+
+    def _views(self) -> list[Tensor]:
+        """Return p.grad for every slot; those that have a base get a view that is not filled."""
+        if not self.copying:
+            return self._private_views()
+        import torch
+
+        if not self._copies:
+            self._copies = [torch.empty_like(arena.result) for arena in self._arenas]
+            pairs = zip(self._copies, self._arenas, strict=True)
+            self._copy_views = [view for copy, arena in pairs for view in arena.views(copy)]
+        if not self._bases:
+            for copy, arena in zip(self._copies, self._arenas, strict=True):
+                copy.copy_(arena.result)
+        else:  # a base may lie in the copies
+            for slot, view in enumerate(self._copy_views):
+                if slot not in self._bases:
+                    view.copy_(self._result(slot))
+        return self._copy_views
+
+    def _private_views(self) -> list[Tensor]:
+        return [view for arena in self._arenas for view in arena.private_views]
+
+    def _result(self, slot: int) -> Tensor:
+        for arena in self._arenas:
+            if slot < len(arena.result_views):
+                return arena.result_views[slot]
+            slot -= len(arena.result_views)
+        raise IndexError(slot)
+
+    def _in_own_memory(self, gradient: Tensor) -> Tensor:
+        """Return the gradient, as a copy if the next exchange would overwrite it."""
+        first = gradient.data_ptr()
+        for arena in self._arenas:
+            for vector in (arena.result, *([] if arena.private is None else [arena.private.vector])):
+                if vector.data_ptr() <= first < vector.data_ptr() + vector.nbytes:
+                    return gradient.clone()
+        return gradient
