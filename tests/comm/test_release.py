@@ -73,7 +73,7 @@ def test_a_codec_that_is_bound_anew_gives_back_what_it_had():
 
 def test_a_step_that_is_given_up_keeps_its_memory_for_those_who_come_to_its_end():
     def work(comm):
-        pace = wrapped(comm, schedule="dear")
+        pace = wrapped(comm, schedule="priority")
         for x, y in batches(samples=4, steps=1):
             loss_of(pace.model, x, y).backward()
         pace.close()
