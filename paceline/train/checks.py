@@ -52,6 +52,12 @@ def check_thawed(names: Sequence[str]) -> None:
         )
 
 
+def evaluates_once(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether the optimizer calls a closure exactly once; of torch's all but LBFGS do."""
+    kind = type(optimizer)
+    return kind.__module__.startswith("torch.optim") and kind.__name__ != "LBFGS"
+
+
 def check_closure(accumulate: int, loss_scale: LossScale | None) -> None:
     if accumulate > 1 or loss_scale is not None:
         raise WrongCommand(

@@ -25,8 +25,9 @@ from paceline.errors import WrongCommand
 from paceline.protocols import Exchange
 from paceline.run.axes import Axes
 from paceline.strategy.rules._context import Context
-from paceline.train.checks import check_added, check_closure, check_known, check_thawed, trainable
+from paceline.train.checks import check_added, check_closure, check_known, check_thawed, evaluates_once, trainable
 from paceline.train.evaluate import averaged_statistics
+from paceline.train.overflow import overflowed, take_part
 from paceline.train.passes import Passes
 from paceline.train.planning import Planning
 from paceline.train.scaling import LossScale
@@ -109,6 +110,9 @@ class Pace:
         self._passes = passes or Passes()
         if self.duty.waits_in_backward:
             self._passes.add(self)
+        self._own_gradients = not self.duty.averages_gradients and self.duty.refusal is None
+        for holder in (self, optimizer) if self._own_gradients else ():
+            take_part(holder)
         self._hooks += [p.register_post_accumulate_grad_hook(self._on_grad) for _, p in self._named]
         # The first step starts with its first gradient, so that a checkpoint may still be loaded after wrap.
         self._begun = False
@@ -207,6 +211,8 @@ class Pace:
 
     def _step(self) -> bool:
         self.comm.check_process()
+        if self._own_gradients and overflowed([self, self.optimizer], self._agrees):
+            return False
         self._micro += 1
         if self._micro < self.accumulate:
             return False
@@ -252,6 +258,15 @@ class Pace:
         if self.duty.refusal is not None:
             raise self.duty.refusal
         return self._step() and None if closure is None else self._step_with(closure, fresh=False)
+
+    @property
+    def _agrees(self) -> Callable[[list[bool]], list[bool]] | None:
+        return None if self.axes.exchange.asynchronous else self.any_rank
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Return the groups of the optimizer, so that GradScaler can step a Pace as well."""
+        return self.optimizer.param_groups
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -364,6 +379,12 @@ class Pace:
         check_closure(self.accumulate, self.loss_scale)
         self._check_exchanged()
         self._ensure_begun()
+        if self._own_gradients and evaluates_once(self.optimizer):
+            loss = closure()
+            self._step()
+            if fresh:
+                self.duty.release()
+            return loss
         loss = self.duty.update_with(closure, fresh)
         if fresh:
             self.duty.release()

@@ -532,3 +532,86 @@ def test_synchronize_shows_the_mean_where_backward_does_not():
     one, two = on_ranks(work)
     assert torch.equal(one[0], two[0])
     assert torch.equal(one[1], two[1])
+
+
+def scaled_loop(model, worker, stepper, overflow_at=2):
+    """Train with GradScaler while one rank overflows once; return the weights after every step."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=100)
+    seen = []
+    for k, (x, y) in enumerate(data(5)):
+        loss = loss_of(model, *share_of(worker, x, y))
+        if k == overflow_at and worker.rank == 1:
+            loss = loss * float("inf")
+        scaler.scale(loss).backward()
+        scaler.step(stepper)
+        scaler.update()
+        model.zero_grad()
+        seen.append(flat(model))
+    return seen
+
+
+@pytest.mark.parametrize("axes", [{}, {"rule": "atc"}, {"rule": "awc", "exchange": "neighbor(ring)"}], ids=str)
+@pytest.mark.parametrize("whose", ["optimizer", "pace"])
+def test_with_gradscaler_all_ranks_skip_together(axes, whose):
+    def work(worker):
+        model = mlp(torch.float64)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.5)
+        pace = joining.wrap(model, optimizer, **axes)
+        return scaled_loop(model, worker, pace if whose == "pace" else optimizer)
+
+    for seen in on_ranks(work):
+        assert torch.equal(seen[1], seen[2]), "the step of the overflow changed something"
+        assert not torch.equal(seen[2], seen[3])
+        assert torch.isfinite(seen[-1]).all()
+
+
+def test_gradscaler_equals_training_without_it():
+    def train(scaled):
+        def work(worker):
+            model = mlp(torch.float64)
+            optimizer = sgd(model)
+            joining.wrap(model, optimizer, rule="atc", exchange="allreduce")
+            if scaled:
+                return scaled_loop(model, worker, optimizer, overflow_at=-1)[-1]
+            for x, y in data(5):
+                loss_of(model, *share_of(worker, x, y)).backward()
+                optimizer.step()
+                model.zero_grad()
+            return flat(model)
+
+        return on_ranks(work)
+
+    for found, expected in zip(train(True), train(False), strict=True):
+        assert (found - expected).abs().max() < 1e-12
+
+
+def test_gradscaler_is_refused_where_ranks_do_not_wait_for_each_other():
+    def work(worker):
+        model = mlp(torch.float64)
+        optimizer = sgd(model)
+        joining.wrap(model, optimizer, rule="atc", exchange="window(ring)")
+        with pytest.raises(WrongCommand, match="GradScaler with an exchange"):
+            scaled_loop(model, worker, optimizer, overflow_at=-1)
+
+    on_ranks(work)
+
+
+def test_a_closure_works_with_rules_that_average_parameters():
+    def work(worker):
+        model = mlp(torch.float64)
+        optimizer = sgd(model)
+        pace = joining.wrap(model, optimizer, rule="atc", exchange="allreduce")
+        for x, y in data(3):
+
+            def closure(x=x, y=y):
+                optimizer.zero_grad()
+                loss = loss_of(model, *share_of(worker, x, y))
+                loss.backward()
+                return loss
+
+            optimizer.step(closure)
+        return pace.steps, flat(model)
+
+    one, two = on_ranks(work)
+    assert one[0] == 3
+    assert torch.equal(one[1], two[1])

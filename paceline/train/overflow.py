@@ -1,0 +1,45 @@
+"""torch's GradScaler, where ranks have gradients of their own: they agree on an overflow before anyone skips.
+
+With rule grad all ranks see the same mean, so GradScaler decides alike without help. Otherwise it is told that the
+optimizer handles scales itself, as fused optimizers do. It then calls step() in any case, with two attributes:
+
+    found_inf    whether gradients of this rank overflowed
+    grad_scale   what they must be divided by, or None if the loop has done so
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from paceline.errors import WrongCommand
+
+
+def take_part(optimizer: Any) -> None:
+    """Make GradScaler call step() on every rank, whatever this rank's gradients are."""
+    optimizer._step_supports_amp_scaling = True
+
+
+def overflowed(holders: list[Any], agree: Callable[[list[bool]], list[bool]] | None) -> bool:
+    """Return whether gradients overflowed on any rank; divide them by the scale if not. Collective under GradScaler."""
+    holder = next((holder for holder in holders if getattr(holder, "found_inf", None) is not None), None)
+    if holder is None:
+        return False
+    if agree is None:
+        raise WrongCommand(
+            "GradScaler with an exchange whose ranks do not wait for each other",
+            why="ranks must agree on an overflow before anyone skips a step",
+            remedy="bf16, or an exchange that waits: allreduce, neighbor",
+        )
+    any_overflow = agree([bool(holder.found_inf)])[0]
+    holder.found_inf = None  # this is settled; an optimizer that is not fused would wonder
+    if any_overflow:
+        return True
+    if holder.grad_scale is not None:
+        groups = holder.param_groups
+        gradients = [p.grad for group in groups for p in group["params"] if p.grad is not None]
+        torch._foreach_mul_(gradients, 1.0 / float(holder.grad_scale))
+        holder.grad_scale = None  # a fused optimizer would divide again
+    return False
