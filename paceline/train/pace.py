@@ -9,37 +9,30 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from paceline.comm.transport import Comm
-from paceline.engine.crossing import engine_of
-from paceline.engine.device import CpuDevice, Device
-from paceline.engine.engine import Engine
-from paceline.engine.gates import Gates, for_one
-from paceline.engine.way import way_of
+from paceline.engine.device import Device
 from paceline.errors import WrongCommand
-from paceline.protocols import Exchange
 from paceline.run.axes import Axes
 from paceline.strategy.rules._context import Context
-from paceline.train.checks import check_added, check_closure, check_known, check_thawed, evaluates_once, trainable
+from paceline.train.bound import Bound
+from paceline.train.checks import check_closure, evaluates_once
 from paceline.train.evaluate import averaged_statistics
 from paceline.train.overflow import overflowed, take_part
 from paceline.train.passes import Passes
-from paceline.train.planning import Planning
 from paceline.train.scaling import LossScale
-from paceline.train.start import start_equal
 from paceline.train.takeover import Takeover
 from paceline.train.times import StepTimes, note_step
-from paceline.train.watch import Watch
-from paceline.types import Lane, Noted, Slot, View
+from paceline.types import Noted
 from paceline.workload.profile import StepProfile
 
 
-class Pace:
+class Pace(Bound):
     """A model and an optimizer, trained together with the other ranks.
 
     accumulate         backward calls per update; call step() after each, every k-th call updates
@@ -67,27 +60,14 @@ class Pace:
         clock: Callable[[], float] = time.perf_counter,
         passes: Passes | None = None,
     ) -> None:
-        self.model, self.optimizer, self.axes = model, optimizer, axes
+        super().__init__(model, optimizer, comm=comm, axes=axes, device=device, clock=clock)
         self.accumulate, self.loss_scale = accumulate, loss_scale
-        self.times, self.steps, self._micro, self._clock = StepTimes(), 0, 0, clock
-        self.engines: list[Engine] = []
-        self._hooks: list[Any] = []
+        self.times, self.steps, self._micro = StepTimes(), 0, 0
         self._log: list[Noted] | None = None
         self.on_step: Callable[[], None] | None = None
         self.share: Callable[[], float | None] | None = None  # n / N of the batch in training; equal if not known
         self._defers, self._holds, self.closed = False, False, False
         self._left = self._waited = 0.0  # when backward had sent its gradients, and when they were back
-        self._device, self._named = device or CpuDevice(), trainable(model)
-        self._frozen = [(name, p) for name, p in model.named_parameters() if not p.requires_grad]
-        self._known = {id(p) for _, p in [*self._named, *self._frozen]}
-        check_known(model, optimizer)
-        axes.compressor.check([Slot(name, p.numel(), tuple(p.shape)) for name, p in self._named])
-        self._way = way_of(axes.schedule)
-        self._presence = axes.membership.join(comm)
-        self._view: View | None = None  # until this rank has entered a group
-        if not axes.membership.elastic:
-            start_equal(model, comm)
-            self._enter(self._presence.begin())
         self._takeover = Takeover(optimizer, self._optimizer_step)
         self.duty = axes.rule.bind(
             Context(
@@ -121,73 +101,6 @@ class Pace:
         """Return the factor of this rank's gradient in the mean of all samples of a step."""
         share = None if self.share is None else self.share()
         return 1.0 / (self.comm.size * self.accumulate) if share is None else share / self.accumulate
-
-    def _open_lane(self, lane: Lane, exchange: Exchange | None = None) -> Engine:
-        """Create the engine of one vector over all parameters."""
-        exchange = exchange or self.axes.exchange
-        engine = engine_of(self._way)(
-            [name for name, _ in self._named],
-            [parameter for _, parameter in self._named],
-            lane=lane,
-            exchange=self._phased() or exchange,
-            schedule=self.axes.schedule,
-            compressor=self.axes.compressor,
-            device=self._device,
-            clock=self._clock,
-            widens=lane.half == "float32" or (lane.half == "mixed" and not exchange.mixes_once),
-        )
-        if self._view is not None:
-            engine.enter(self.comm, self._view)
-        self.engines.append(engine)
-        return engine
-
-    @property
-    def comm(self) -> Comm:
-        """Return the comm of the group that this rank is in now."""
-        return self._presence.comm
-
-    def _enter(self, view: View) -> None:
-        """Enter the group of a view with every engine; unfinished exchanges of the group before are dropped."""
-        self._view = view
-        for engine in self.engines:
-            engine.abandon()
-            engine.enter(self.comm, view)
-
-    def _phased(self) -> Exchange | None:
-        """Return the exchange in two phases if the schedule runs forward between them, else None."""
-        return self.axes.exchange.decoupled() if self._way.phases > 1 else None
-
-    def _open_gates(self, arrive: Callable[[Sequence[int]], None]) -> Gates:
-        """Make forward wait for its parameters from now on, and saving and loading as well."""
-        settle = for_one(self.model, lambda *_: self.duty.finish())
-        self._hooks += [
-            self.model.register_state_dict_pre_hook(settle),
-            self.model.register_load_state_dict_pre_hook(settle),
-            self.optimizer.register_state_dict_pre_hook(lambda *_: self.duty.finish()),
-            self.optimizer.register_load_state_dict_pre_hook(lambda *_: self.duty.finish()),
-        ]
-        return Gates(self.model, [parameter for _, parameter in self._named], arrive)
-
-    def _on_forward(self, act: Callable[[], None]) -> None:
-        """Call `act` before every layer with parameters runs, so that exchanges go on during forward."""
-        for module in self.model.modules():
-            if next(module.parameters(recurse=False), None) is not None:
-                self._hooks.append(module.register_forward_pre_hook(for_one(module, lambda *_: act())))
-
-    def watch(self) -> Watch:
-        """Start measuring layer times; rule grad only."""
-        return Watch(self.model, self.engines[0], [parameter for _, parameter in self._named], self._clock)
-
-    def _plans(self, profile: StepProfile | None) -> Planning:
-        parameters = [parameter for _, parameter in self._named]
-        return Planning(
-            self.model,
-            self.engines[0],
-            parameters,
-            clock=self._clock,
-            settle=self.duty.finish,
-            profile=profile,
-        )
 
     @property
     def steps_to_plan(self) -> int:
@@ -290,13 +203,6 @@ class Pace:
         self.duty.end()
         self._waited = self._clock()
 
-    def any_rank(self, marks: list[bool]) -> list[bool]:
-        """Return for each mark whether any rank has set it. Collective."""
-        own = torch.tensor(marks, dtype=torch.float32, device=self._named[0][1].device)
-        total = torch.empty_like(own)
-        self.comm.all_sum(own, total, "models that backward reached").wait()
-        return [bool(count) for count in total.tolist()]
-
     def finish(self) -> StepTimes:
         """Complete the last step if the schedule crosses it, so that parameters may be read; return its times.
 
@@ -304,11 +210,6 @@ class Pace:
         """
         self.duty.finish()
         return self._times(0.0, 0.0)
-
-    @property
-    def trained(self) -> list[nn.Parameter]:
-        """Return the parameters that are exchanged: those that required gradients at wrap."""
-        return [parameter for _, parameter in self._named]
 
     @property
     def under_way(self) -> bool:
@@ -364,14 +265,6 @@ class Pace:
             self.duty.on_held(parameter)
         else:
             self.duty.on_grad(parameter)
-
-    def _check_exchanged(self) -> None:
-        """Raise if the optimizer updates a parameter that is not exchanged: one that was frozen or missing at wrap."""
-        updated = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
-        if not updated <= self._known:
-            check_added([name for name, p in self.model.named_parameters() if id(p) in updated - self._known])
-            check_known(self.model, self.optimizer)
-        check_thawed([name for name, p in self._frozen if p.requires_grad and id(p) in updated])
 
     def _step_with(self, closure: Callable[[], Any], *, fresh: bool) -> Any:
         """Step with a closure, which an optimizer may call several times (LBFGS): exchange each, average its loss."""
