@@ -91,7 +91,9 @@ def position(environ: Mapping[str, str]) -> Position:
 def connect(
     where: Position, choice: str = "auto", deadline: float = DEADLINE, cuda: bool = False, buffer: int = 0
 ) -> Any:
-    """Return the comm of this process. `auto` selects nccl for CUDA tensors, else shm on one host, else gloo.
+    """Return the comm of this process. `auto` selects nccl for CUDA tensors, else shm on one host, else node.
+
+    With one rank on every host, or with servers, `auto` selects gloo between hosts.
 
     `buffer` is the size of socket buffers for tcp. In a job with servers, a worker's comm reaches them through
     `service`, and a server gets an Attendant.
@@ -99,7 +101,7 @@ def connect(
     """
     deadline = ENDLESS if DEBUG in os.environ else deadline
     word = parse(choice).word
-    if cuda and word in ("shm", "gloo", "tcp"):
+    if cuda and word in ("shm", "gloo", "tcp", "node"):
         raise WrongCommand(
             f"--comm {choice}",
             why="it moves memory of the host, and this process trains on a GPU",
@@ -114,13 +116,32 @@ def connect(
     hosts = _hosts(where, store, deadline)
     nodes = tuple(hosts.index(host) for host in hosts)
     if choice == "auto":
-        choice = "nccl" if cuda else "shm" if len(set(hosts)) == 1 else "gloo"
+        word = choice = "nccl" if cuda else _between_cpus(where, hosts)
     if word == "tcp":
         comm = _tcp(where, store, nodes, deadline, settings_of(choice, buffer))
+    elif word == "node":
+        comm = _node(where, store, nodes, deadline)
     else:
         comm = _shm(where, store, hosts, deadline) if choice == "shm" else _torch(where, choice, nodes, deadline, store)
     comm.store = store  # claims of ranks must last as long as the job, and rank 0 may be the one that serves them
     return comm
+
+
+def _between_cpus(where: Position, hosts: list[str]) -> str:
+    """Return the comm for CPU tensors: shared memory where hosts have several ranks."""
+    if len(set(hosts)) == 1:
+        return "shm"
+    return "gloo" if where.servers or len(set(hosts)) == len(hosts) else "node"
+
+
+def _node(where: Position, store: TextStore, nodes: tuple[int, ...], deadline: float) -> Any:
+    from paceline.comm.node import NodeComm
+
+    if where.servers:
+        raise WrongCommand("--comm node", why="a job with servers has no such comm yet", remedy="--comm gloo")
+    whole = _torch(where, "gloo", nodes, deadline, store)
+    setting = os.environ.get("PACELINE_SHM_FOLDER")
+    return NodeComm(whole, store, Path(setting) if setting else None)
 
 
 def settings_of(choice: str, buffer: int = 0) -> TcpSettings:

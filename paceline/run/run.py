@@ -81,7 +81,7 @@ class Run(BaseModel):
     membership: str | None = field(
         None, AXIS, "Whether workers may join or leave during a run; only fixed is available.", unset="fixed"
     )
-    comm: str = field("auto", PLACE, "What moves the bytes: auto, shm (shared memory), tcp, gloo or nccl.")
+    comm: str = field("auto", PLACE, "What moves the bytes: auto, shm (shared memory), node, tcp, gloo or nccl.")
     socket_buffer: int = field(
         0, PLACE, "Bytes of each socket buffer of --comm tcp; 0: the kernel tunes them.", least=0
     )

@@ -20,14 +20,15 @@ from paceline.comm.shm.private import PrivateView
 from paceline.comm.shm.queue import Op, QueueWork
 from paceline.comm.shm.space import STAGING, SharedSpace, typed
 from paceline.comm.sums import add_up, mix_into, sum_into
+from paceline.comm.transport import Work
 from paceline.errors import WrongCommand
 from paceline.types import Mixing, Piece, spread
 
 DIRECT = 1 << 15  # bytes; up to this size every rank adds the whole sum itself, which saves one round of waiting
 
-# share(sources, result, start, stop) does this rank's part of the piece [start, stop) of a tensor;
+# share(sources, result, start, stop) does this rank's part of the piece [start, stop) of a tensor, or starts it;
 # take(result, start, stop) copies the finished result out.
-Share = Callable[[Sequence[Tensor], Any, int, int], None]
+Share = Callable[[Sequence[Tensor], Any, int, int], Work | None]
 Take = Callable[[Tensor, int, int], Any]
 Ranks = tuple[int, ...] | None
 # combine(out, parts, start) writes the combination of several ranks' ranges; `start` is their offset in the message.
@@ -61,20 +62,20 @@ class Lockstep:
 
     def all_sum(self, src: Tensor, dst: Tensor, key: object = "") -> QueueWork:
         """dst = the sum of every rank's src; src is never written."""
-        peers = self._peers(src) if self._space.is_result(dst) else None
+        peers = self.peers(src) if self._space.is_result(dst) else None
         if peers is not None:
             op = Op("all_sum", key, lambda: self._share_sum(peers, dst), tensor_text(src))
             op.finish = lambda: self._count_results(dst)
-            return self._submit(op)
+            return self.submit(op)
         flat = _flat(dst)
         if src.nbytes <= DIRECT:
-            return self._staged("all_sum", src, key, lambda sources, *_: self._add_all(sources, flat), early=True)
+            return self.staged("all_sum", src, key, lambda sources, *_: self._add_all(sources, flat), early=True)
 
         def take(result: Tensor, start: int, stop: int) -> None:
             flat[start:stop].copy_(result)
             self._count_results(result)
 
-        return self._staged(
+        return self.staged(
             "all_sum", src, key, lambda sources, result, at, stop: self._share_sum(sources, result), take
         )
 
@@ -125,12 +126,12 @@ class Lockstep:
         waits_for = tuple(self.members[:givers]) if mine else (self.members[self.rank],)
         readers = tuple(self.members[rank] for rank in sorted(owners | {self.rank}))
         readers = readers if self.rank < givers else (self.members[self.rank],)
-        peers, flat = self._peers(src) if self._space.is_result(dst) else None, _flat(dst)
+        peers, flat = self.peers(src) if self._space.is_result(dst) else None, _flat(dst)
         if peers is None:
-            return self._staged("sum_by", src, key, share, take, False, None, None, "")
+            return self.staged("sum_by", src, key, share, take, False, None, None, "")
         op = Op("sum_by", key, lambda: share(peers, flat, 0, src.numel()), tensor_text(src), "")
         op.finish = lambda: count(flat, 0, src.numel())
-        return self._submit(op, waits_for, readers)
+        return self.submit(op, waits_for, readers)
 
     def all_gather(self, src: Tensor, dst: Tensor, key: object = "") -> QueueWork:
         """dst = every rank's src in rank order; all have the same length."""
@@ -160,12 +161,12 @@ class Lockstep:
         me = (self.members[self.rank],)
         readers = self.members if self.rank == root else me
         note = f"{key}, from rank {root}"
-        return self._staged("broadcast", flat, key, share, None, True, (self.members[root],), readers, note)
+        return self.staged("broadcast", flat, key, share, None, True, (self.members[root],), readers, note)
 
     def barrier(self, deadline: float | None = None) -> None:
         op = Op("barrier", "")
         op.early = True
-        self._submit(op).wait(deadline)
+        self.submit(op).wait(deadline)
 
     def mix(self, src: Tensor, dst: Tensor, mixing: Mixing, key: object = "") -> QueueWork:
         """dst = keep * src + the weighted src of some ranks. Waits for those ranks only."""
@@ -235,23 +236,23 @@ class Lockstep:
         self, verb: str, src: Tensor, key: object, share: Share, waits_for: Ranks = None, readers: Ranks = None
     ) -> QueueWork:
         """Submit an operation without a common result; registered sources are read in place, others are staged."""
-        peers = self._peers(src)
+        peers = self.peers(src)
         if peers is None:
-            return self._staged(verb, src, key, share, None, True, waits_for, readers)
+            return self.staged(verb, src, key, share, None, True, waits_for, readers)
         op = Op(verb, key, lambda: share(peers, None, 0, src.numel()), tensor_text(src))
-        return self._submit(op, waits_for, readers)
+        return self.submit(op, waits_for, readers)
 
-    def _peers(self, src: Tensor) -> Sequence[Tensor] | None:
+    def peers(self, src: Tensor) -> Sequence[Tensor] | None:
         """Return every member's view of a registered range, or None."""
         everybody = self._space.peers_of(src)
         return None if everybody is None else [everybody[member] for member in self.members]
 
-    def _submit(self, op: Op, waits_for: Ranks = None, readers: Ranks = None) -> QueueWork:
+    def submit(self, op: Op, waits_for: Ranks = None, readers: Ranks = None) -> QueueWork:
         op.waits_for = self.members if waits_for is None else waits_for
         op.readers = self.members if readers is None else readers
         return self._space.queue.submit(op)
 
-    def _staged(
+    def staged(
         self,
         verb: str,
         src: Tensor,
@@ -270,7 +271,7 @@ class Lockstep:
         for start in range(0, flat.numel(), step):
             op = self._piece(verb, key, flat, start, share, take, note)
             op.early = early
-            work = self._submit(op, waits_for, readers)
+            work = self.submit(op, waits_for, readers)
         return work
 
     def _piece(
@@ -286,6 +287,14 @@ class Lockstep:
         if take is not None:
             op.finish = lambda: take(result, start, stop)
         return op
+
+    def is_result(self, dst: Tensor) -> bool:
+        """Return whether a tensor lies in memory of allocate_result, which all ranks of the host share."""
+        return self._space.is_result(dst)
+
+    def count(self, rank: int, nbytes: int) -> None:
+        """Count bytes that were read from a rank."""
+        self._space.received[self.members[rank]] += nbytes
 
     def progress(self) -> None:
         self._space.queue.progress()

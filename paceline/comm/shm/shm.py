@@ -44,6 +44,7 @@ class FutexCounters:
         self, rank: int, size: int, control: Tensor, notes: Tensor, whole: FutexCounters | None = None
     ) -> None:
         self.rank, self._control, self.size, self._whole = rank, control, size, whole
+        self.names: tuple[int, ...] = tuple(range(size)) if whole is None else whole.names
         self._words: Any = (ctypes.c_uint32 * (control.numel() // 4)).from_address(control.data_ptr())
         self._notes: Any = memoryview(notes.numpy())  # type: ignore[arg-type]
         self._base = control.data_ptr()
@@ -95,7 +96,7 @@ class FutexCounters:
         return int(self._words[self._at(PID, rank)])
 
     def name(self, rank: int) -> str:
-        return f"rank {rank} (pid {self.pid(rank)})"
+        return f"rank {self.names[rank]} (pid {self.pid(rank)})"
 
     def watch(self) -> None:
         """Open a pidfd on every process of the group, while all of them are known to run."""
@@ -121,12 +122,22 @@ class FutexCounters:
 class ShmSpace(SharedSpace):
     """A shared space of anonymous segments that every rank maps."""
 
-    def __init__(self, rank: int, size: int, store: TextStore, deadline: float, folder: Path | None, name: str) -> None:
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        store: TextStore,
+        deadline: float,
+        folder: Path | None,
+        name: str,
+        names: Sequence[int] = (),
+    ) -> None:
         self._folder = folder
         words, announced, notes = 4 * LINE * (size + 1), 4 * LINE * size, NOTE * NOTES * size
         control, number = self._open_control(rank, words + announced + notes, store, deadline, name)
         self._announced = control[words : words + announced].view(torch.int64).view(size, -1)
         self._futexes = FutexCounters(rank, size, control[:words], control[words + announced :][:notes])
+        self._futexes.names = tuple(names) or tuple(range(size))
         super().__init__(rank, size, self._futexes, deadline)
         self.barrier()
         self._futexes.watch()
@@ -210,5 +221,7 @@ class ShmComm(Lockstep):
         deadline: float = DEADLINE,
         folder: Path | None = None,
         name: str = "shm",
+        names: Sequence[int] = (),
     ) -> None:
-        super().__init__(ShmSpace(rank, size, store, deadline, folder, name), tuple(range(size)))
+        """`names` are the numbers that ranks have in the whole job, for messages."""
+        super().__init__(ShmSpace(rank, size, store, deadline, folder, name, names), tuple(range(size)))

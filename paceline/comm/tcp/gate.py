@@ -90,9 +90,9 @@ class Gate:
         nonce = os.urandom(NONCE)
         return nonce + proof(self._token, b"acceptor", raw, nonce), nonce
 
-    def admit(self, raw: bytes, nonce: bytes, given: bytes, connection: socket.socket) -> str | None:
+    def admit(self, raw: bytes, nonce: bytes, claim: bytes, connection: socket.socket) -> str | None:
         hello = Hello.parse(raw)
-        if hello is None or not proves(given, self._token, b"connector", raw, nonce):
+        if hello is None or not proves(claim, self._token, b"connector", raw, nonce):
             return "it does not know the token of this job"
         return self._welcome(hello, connection)
 
@@ -183,8 +183,8 @@ def enter(address: str, port: int, hello: Hello, token: bytes, deadline: float, 
         raw = hello.pack()
         connection.sendall(raw)
         answer = _read(connection, ANSWER_BYTES, limit)
-        nonce, given = answer[:NONCE], answer[NONCE:]
-        if not proves(given, token, b"acceptor", raw, nonce):
+        nonce, claim = answer[:NONCE], answer[NONCE:]
+        if not proves(claim, token, b"acceptor", raw, nonce):
             raise PeerLost(f"{address}:{port} does not know the token of this job")
         connection.sendall(proof(token, b"connector", raw, nonce))
     except OSError as problem:

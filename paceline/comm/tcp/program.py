@@ -50,11 +50,11 @@ class Program(NamedTuple):
 
     def unsent(self) -> list[int]:
         """Return for each step how many messages wait for it."""
-        found = [0] * len(self.stages)
+        counts = [0] * len(self.stages)
         for message in chain.from_iterable(self.outgoing.values()):
             if message.after >= 0:
-                found[message.after] += 1
-        return found
+                counts[message.after] += 1
+        return counts
 
 
 def compiled(steps: Iterable[Step]) -> Program:
@@ -74,8 +74,8 @@ def compiled(steps: Iterable[Step]) -> Program:
         stages.append(Stage(len(receives), step.adds, before))
         written.update({(message.start, message.stop): number for message in receives})
     return Program(
-        {peer: tuple(found) for peer, found in outgoing.items()},
-        {peer: tuple(found) for peer, found in incoming.items()},
+        {peer: tuple(messages) for peer, messages in outgoing.items()},
+        {peer: tuple(messages) for peer, messages in incoming.items()},
         tuple(stages),
     )
 

@@ -99,9 +99,9 @@ class Pump:
                     self._poll(SLICE)
 
     def _poll(self, seconds: float) -> None:
-        found = self._epoll.poll(seconds)
+        ready = self._epoll.poll(seconds)
         with self.state:
-            for number, events in found:
+            for number, events in ready:
                 if number == self._wake:
                     os.eventfd_read(self._wake)
                     continue

@@ -70,5 +70,5 @@ def proof(token: bytes, side: bytes, hello: bytes, nonce: bytes) -> bytes:
     return hmac.digest(token, side + hello + nonce, "sha256")
 
 
-def proves(given: bytes, token: bytes, side: bytes, hello: bytes, nonce: bytes) -> bool:
-    return hmac.compare_digest(given, proof(token, side, hello, nonce))
+def proves(claim: bytes, token: bytes, side: bytes, hello: bytes, nonce: bytes) -> bool:
+    return hmac.compare_digest(claim, proof(token, side, hello, nonce))

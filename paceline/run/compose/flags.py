@@ -98,7 +98,7 @@ def _rate_is_known(run: Run, machine: Machine) -> Iterator[PacelineError]:
 def _comm_has_device(run: Run, machine: Machine) -> Iterator[PacelineError]:
     if run.comm == "nccl" and not machine.gpus:
         yield WrongCommand("--comm nccl", why="this machine has no GPU", remedy="--comm auto")
-    if run.comm.partition("(")[0] in ("shm", "gloo", "tcp") and machine.gpus:
+    if run.comm.partition("(")[0] in ("shm", "gloo", "tcp", "node") and machine.gpus:
         yield WrongCommand(
             f"--comm {run.comm}",
             why="it moves memory of the host, and this machine trains on GPUs",
