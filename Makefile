@@ -26,7 +26,7 @@ test: $(READY) ## the tests, at most 10 minutes on 2 cores
 	$(BIN)/python -m pytest -m "multi and not root and not slow"
 
 test-all: $(READY) check ## what `make test` leaves out: root, Debian packages, slow ones, format, lint, types, layers
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[peers]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[peers,ray]'
 	@$(MAKE) --no-print-directory debian
 	$(BIN)/python -m pytest -m "root or slow" --durations=12
 

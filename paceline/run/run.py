@@ -92,7 +92,7 @@ class Run(BaseModel):
     launcher: str | None = field(
         None,
         LAUNCHER,
-        "What starts the processes: local, debug, ssh, slurm, kubernetes.",
+        "What starts the processes: local, debug, ssh, slurm, ray, kubernetes.",
         unset="local, or ssh with -H",
         changes=(),
     )

@@ -9,6 +9,7 @@ MENU = Menu(
         "debug": ".debug:Debug",
         "ssh": ".ssh:Ssh",
         "slurm": ".slurm:Slurm",
+        "ray": ".ray:Ray",
         "kubernetes": ".kubernetes:Kubernetes",
     },
     package=__name__,
