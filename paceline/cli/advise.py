@@ -60,8 +60,8 @@ def advise(
         print(textwrap.fill(paragraph, WIDTH, break_on_hyphens=False))
     print(f"\n  {flags(study, advice)}\n")
     certificate = read_certificate(runs / FILE)
-    told = "no certificate: paceline forecast --check measures how far forecasts are off here"
-    for line in [told] if certificate is None else [certificate.sentence(), *certificate.extrapolations(study)]:
+    doubt = "no certificate: paceline forecast --check measures how far forecasts are off here"
+    for line in [doubt] if certificate is None else [certificate.sentence(), *certificate.extrapolations(study)]:
         print(textwrap.fill(line, WIDTH, break_on_hyphens=False))
     if json is not None:
         values = {

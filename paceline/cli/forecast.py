@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as jsons
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from paceline.forecast.study import Study
 
 DEFAULT = "machines(nodes=16, ranks=8, device=V100, bandwidth=25gbit)"
+NO_CERTIFICATE = "no certificate: paceline forecast --check measures how far forecasts are off here"
 MachinesText = Annotated[
     str, typer.Option("--machines", help="Machines to forecast for, with units: see docs/howto/forecast.md.")
 ]
@@ -55,6 +57,10 @@ def forecast(
     measured: Annotated[
         list[Path] | None, typer.Option("--measured", help="A measured record to lay over the forecast.")
     ] = None,
+    trace: Annotated[Path | None, typer.Option("--trace", help="Write the simulated steps as a Chrome trace.")] = None,
+    page: Annotated[
+        Path | None, typer.Option("--page", help="Write a page with a strategy map and sliders, which works offline.")
+    ] = None,
     check: Annotated[
         bool,
         typer.Option("--check", help="Measure held-out configurations here, and write a certificate (lab needs root)."),
@@ -71,8 +77,9 @@ def forecast(
     from paceline.forecast.certificate import FILE, read_certificate
     from paceline.forecast.text import spoken
 
-    if json is not None:
-        check_writable(json)
+    for path, flag in ((json, "--json"), (trace, "--trace"), (page, "--page")):
+        if path is not None:
+            check_writable(path, flag)
     if check:
         _check(runs, quick, json)
         return
@@ -85,13 +92,46 @@ def forecast(
     for line in spoken(study, certificate, price=price, samples=samples):
         print(line)
     _overlay(study, measured or [])
+    if trace is not None:
+        _write_trace(study, trace)
+    if page is not None:
+        from paceline.report.forecast_page import write_page
+
+        trust = NO_CERTIFICATE if certificate is None else certificate.sentence()
+        write_page(study, page, trust, lambda line: print(line, file=sys.stderr, flush=True))
+        print(f"page: {page}")
     interval = None if certificate is None else certificate.interval()
     if json is not None:
         from paceline.forecast.records import record_of
 
-        found = [record_of(study, point, interval) for point in study.points if point.outlook is not None]
-        values = [jsons.loads(record.to_json()) for record in found]
+        records = [record_of(study, point, interval) for point in study.points if point.outlook is not None]
+        values = [jsons.loads(record.to_json()) for record in records]
         write(json, jsons.dumps(values[0] if len(values) == 1 else values, indent=1) + "\n")
+
+
+def _write_trace(study: Study, path: Path) -> None:
+    """The fastest strategy at the largest number of workers, for Perfetto or chrome://tracing."""
+    from paceline.report.trace import spans_of
+
+    best = next((p for p in study.at(study.workers[-1]) if p.strategy != "limit"), None)
+    if best is None or best.outlook is None:
+        raise WrongCommand("--trace", why="no strategy has a forecast")
+    spans = spans_of(0, best.outlook.events)
+    events = [
+        {
+            "ph": "X",
+            "pid": 0,
+            "tid": 0 if span.lane == "compute" else 1,
+            "name": span.name,
+            "ts": span.start * 1e6,
+            "dur": (span.stop - span.start) * 1e6,
+            "args": {"step": span.step},
+        }
+        for span in spans
+    ]
+    values = {"traceEvents": events, "otherData": {"kind": "forecast", "strategy": best.strategy}}
+    write(path, jsons.dumps(values) + "\n")
+    print(f"trace of {best.strategy}: {path}")
 
 
 def _check(runs: Path, quick: bool, json: Path | None) -> None:
@@ -128,17 +168,17 @@ def make_study(
         raise WrongCommand(f"--precision {precision}", why="it is fp32, bf16 or fp16", remedy="--precision fp32")
     place = read_machines(machines)
     names = chosen_strategies(strategy)
-    fabric, told = place.fabric(), list(place.assumptions())
+    fabric, assumptions = place.fabric(), list(place.assumptions())
     counts = chosen_workers(workers) if workers else [fabric.size]
     if link is not None:
         fabric, source = with_link(fabric, link)
-        told.append(source)
+        assumptions.append(source)
     known = calibrate(model, file=profile, step=step_time, batch=batch, precision=precision, machines=place)
     coding, how = assumed_coding(place)
     run = Run(model=model, batch_size=batch if profile is None else known.profile.batch_size or batch)
     if how:
-        told.append(how)
-    return study(run, names, counts, fabric, known, coding=coding, assumptions=told), place.price
+        assumptions.append(how)
+    return study(run, names, counts, fabric, known, coding=coding, assumptions=assumptions), place.price
 
 
 def _overlay(study: Study, paths: list[Path]) -> None:

@@ -65,8 +65,8 @@ def reproduce(
     for problem in problems:
         print(f"failed: {problem}", file=sys.stderr)
     if json is not None:
-        found = {**values(reproduction), "forecast": forecast_values(forecasts)}
-        write(json, jsons.dumps(found, indent=1) + "\n")
+        content = {**values(reproduction), "forecast": forecast_values(forecasts)}
+        write(json, jsons.dumps(content, indent=1) + "\n")
     if problems:
         raise typer.Exit(1)
 

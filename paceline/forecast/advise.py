@@ -106,8 +106,8 @@ def spoken(study: Study, advice: Advice) -> Iterator[str]:
 def _runners_up(best: Point, others: Sequence[Point]) -> str:
     if not others:
         return "Nothing else fits."
-    told = ", ".join(f"{p.strategy} ({rate_of(p) / rate_of(best) - 1:+.1%})" for p in others)
-    return f"Runners-up: {told}."
+    leads = ", ".join(f"{p.strategy} ({rate_of(p) / rate_of(best) - 1:+.1%})" for p in others)
+    return f"Runners-up: {leads}."
 
 
 def _stock(advice: Advice) -> str:

@@ -105,14 +105,14 @@ def _spread(
 
 
 def _slots(model: str) -> list[Slot]:
-    found = layout_of(model)
-    if found is None:
+    slots = layout_of(model)
+    if slots is None:
         raise WrongCommand(
             f"forecast of {model}",
             why="its tensors are not known without building it",
             remedy="--profile RECORD of a run of this model; paceline models lists those that are known",
         )
-    return found
+    return slots
 
 
 def _flops(model: str) -> list[int]:

@@ -58,14 +58,14 @@ class Case:
 def lab_cases(folder: Path, *, quick: bool) -> list[Case]:
     """Calibrating runs first."""
     length = SHORT if quick else LENGTH
-    found = []
+    cases = []
     for hosts, bandwidth, strategies in CALIBRATING[:1] if quick else CALIBRATING:
         for strategy in strategies[:3] if quick else strategies:
-            found.append(_lab(folder, CALIBRATION, hosts, bandwidth, strategy, length, held=False))
+            cases.append(_lab(folder, CALIBRATION, hosts, bandwidth, strategy, length, held=False))
     for model, hosts, bandwidth, strategies in LABS[:1] if quick else LABS:
         for strategy in strategies[:5] if quick else strategies:
-            found.append(_lab(folder, model, hosts, bandwidth, strategy, length, held=True))
-    return found
+            cases.append(_lab(folder, model, hosts, bandwidth, strategy, length, held=True))
+    return cases
 
 
 def _lab(
@@ -112,15 +112,15 @@ def _calibration_profile() -> StepProfile:
 def real_cases(*, quick: bool) -> list[Case]:
     """One worker of each model gives its layer times; the first model also calibrates two workers."""
     shape = {**REAL_CALIBRATION, **SHORT} if quick else REAL_CALIBRATION
-    found = [_real("small_cnn", 1, "mg_wfbp", shape, held=False)]
-    found += [_real("small_cnn", 2, strategy, shape, held=False) for strategy in ("limit", "bsp", "wfbp")]
+    cases = [_real("small_cnn", 1, "mg_wfbp", shape, held=False)]
+    cases += [_real("small_cnn", 2, strategy, shape, held=False) for strategy in ("limit", "bsp", "wfbp")]
     shape = {**REAL_SHAPE, **SHORT} if quick else REAL_SHAPE
     for model in REAL[:1] if quick else REAL:
-        found.append(_real(model, 1, "mg_wfbp", shape, held=False))
+        cases.append(_real(model, 1, "mg_wfbp", shape, held=False))
         for workers, strategies in REAL_STRATEGIES.items():
             for strategy in strategies[:2] if quick else strategies:
-                found.append(_real(model, workers, strategy, shape, held=True))
-    return found
+                cases.append(_real(model, workers, strategy, shape, held=True))
+    return cases
 
 
 def _real(model: str, workers: int, strategy: str, shape: dict[str, Any], *, held: bool) -> Case:

@@ -96,23 +96,23 @@ class Certificate:
 
     def groups(self) -> Mapping[str, list[Checked]]:
         """Rows of one model and lab that can be ordered."""
-        found: dict[str, list[Checked]] = {}
+        groups: dict[str, list[Checked]] = {}
         for row in self.measured:
-            found.setdefault(row.group, []).append(row)
-        return {name: rows for name, rows in found.items() if len(rows) >= LEAST}
+            groups.setdefault(row.group, []).append(row)
+        return {name: rows for name, rows in groups.items() if len(rows) >= LEAST}
 
     def rank_correlation(self) -> float | None:
         """The median over groups."""
-        found = [kendall([r.forecast for r in rows], [r.measured for r in rows]) for rows in self.groups().values()]
-        return median(found) if found else None
+        taus = [kendall([r.forecast for r in rows], [r.measured for r in rows]) for rows in self.groups().values()]
+        return median(taus) if taus else None
 
     def regret(self) -> float | None:
         """How much slower the strategy that a forecast puts first is than the true best: the median over groups."""
-        found = []
+        regrets = []
         for rows in self.groups().values():
             advised = max(rows, key=lambda row: row.forecast)
-            found.append(max(row.measured for row in rows) / advised.measured - 1)
-        return median(found) if found else None
+            regrets.append(max(row.measured for row in rows) / advised.measured - 1)
+        return median(regrets) if regrets else None
 
     def sentence(self) -> str:
         """The certificate in a sentence, for every forecast."""
@@ -147,11 +147,11 @@ class Certificate:
 
 def kendall(one: Sequence[float], two: Sequence[float]) -> float:
     """Kendall's tau: pairs in the same order less pairs in the other, as a part of all that differ."""
-    same = other = 0
+    same = swapped = 0
     for (a, b), (c, d) in combinations(zip(one, two, strict=True), 2):
         product = (a - c) * (b - d)
-        same, other = same + (product > 0), other + (product < 0)
-    return (same - other) / (same + other) if same + other else 1.0
+        same, swapped = same + (product > 0), swapped + (product < 0)
+    return (same - swapped) / (same + swapped) if same + swapped else 1.0
 
 
 def read_certificate(path: Path) -> Certificate | None:

@@ -84,8 +84,8 @@ def check(runs: Path, *, quick: bool = False, tell: Tell = print) -> Certificate
 
 
 def _machine() -> str:
-    found = capture()
-    return f"{found.get('processor')}, {found.get('cores')} cores"
+    facts = capture()
+    return f"{facts.get('processor')}, {facts.get('cores')} cores"
 
 
 def _write_profiles(folder: Path, cases: Sequence[Case]) -> None:
@@ -156,8 +156,8 @@ def _rows(kind: str, seen: Sequence[Seen], tell: Tell) -> list[Checked]:
     held = [one for one in seen if one.case.held]
     if not held or not calibrating:
         return []
-    forecasts, told = (_lab_forecasts if kind == "lab" else _real_forecasts)(calibrating, held)
-    tell("calibrated: " + ", ".join(f"{name} {value:.3g}" for name, value in told.items()))
+    forecasts, figures = (_lab_forecasts if kind == "lab" else _real_forecasts)(calibrating, held)
+    tell("calibrated: " + ", ".join(f"{name} {value:.3g}" for name, value in figures.items()))
     naive = _naive(kind, calibrating, held)
     return [
         _row(one, rate, plain)
@@ -209,8 +209,8 @@ def _lab_forecasts(calibrating: Sequence[Seen], held: Sequence[Seen]) -> tuple[l
     def rates(rows: Sequence[Seen], values: Values) -> list[float]:
         return [_forecast_lab(one, values, update) for one in rows]
 
-    found = fit(LAB_GUESS, lambda values: rates(calibrating, values), [one.rate for one in calibrating])
-    return rates(held, found), {**found, "update": update}
+    figures = fit(LAB_GUESS, lambda values: rates(calibrating, values), [one.rate for one in calibrating])
+    return rates(held, figures), {**figures, "update": update}
 
 
 def _update(seen: Seen) -> float:
@@ -249,10 +249,10 @@ def _real_forecasts(calibrating: Sequence[Seen], held: Sequence[Seen]) -> tuple[
     def rates(rows: Sequence[Seen], values: Values) -> list[float]:
         return [_forecast_real(one, values, profiles.get(one.case.run.model), slow) for one in rows]
 
-    found = (
+    figures = (
         fit(REAL_GUESS, lambda values: rates(fitted, values), [one.rate for one in fitted]) if fitted else REAL_GUESS
     )
-    return rates(held, found), {**found, "slowdown of two workers": slow}
+    return rates(held, figures), {**figures, "slowdown of two workers": slow}
 
 
 def _measured_profile(record: Record) -> StepProfile | None:

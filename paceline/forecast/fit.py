@@ -47,13 +47,13 @@ def _simplex(loss: Callable[..., float], start: np.ndarray, rounds: int) -> np.n
             break
         centre = np.mean(points[:-1], axis=0)
         away = centre + (centre - points[-1])
-        found = loss(away)
-        if found < values[0]:
+        mirrored = loss(away)
+        if mirrored < values[0]:
             further = centre + 2 * (centre - points[-1])
             reached = loss(further)
-            points[-1], values[-1] = (further, reached) if reached < found else (away, found)
-        elif found < values[-2]:
-            points[-1], values[-1] = away, found
+            points[-1], values[-1] = (further, reached) if reached < mirrored else (away, mirrored)
+        elif mirrored < values[-2]:
+            points[-1], values[-1] = away, mirrored
         else:
             nearer = centre + 0.5 * (points[-1] - centre)
             reached = loss(nearer)

@@ -24,13 +24,13 @@ def with_link(fabric: Fabric, path: Path) -> tuple[Fabric, str]:
     """The fabric with the measured line between nodes, and in words where it comes from."""
     text = read_text(path)
     line = of_nccl_tests(text, path) if "busbw" in text else of_link_file(text, path)
-    told = f"{path}: {line.latency * 1e6:.1f} us and {line.bandwidth * 8 / 1e9:.2f} Gbit/s, measured"
-    return replace(fabric, between=line), told
+    source = f"{path}: {line.latency * 1e6:.1f} us and {line.bandwidth * 8 / 1e9:.2f} Gbit/s, measured"
+    return replace(fabric, between=line), source
 
 
 def of_nccl_tests(text: str, path: Path) -> Line:
     """From the table of all_reduce_perf, out of place."""
-    rows = [(int(found[1]), float(found[2]) * 1e-6) for row in text.splitlines() if (found := ROW.match(row))]
+    rows = [(int(match[1]), float(match[2]) * 1e-6) for row in text.splitlines() if (match := ROW.match(row))]
     ranks = len(RANK.findall(text))
     rows = [(size, seconds) for size, seconds in rows if size and seconds]
     if len(rows) < 2 or ranks < 2:
@@ -53,8 +53,8 @@ def of_link_file(text: str, path: Path) -> Line:
     """From a JSON with latency (seconds) and bandwidth (bytes per second), as `paceline net` and records have it."""
     try:
         values: Any = json.loads(text)
-        found = values.get("link") or (values.get("network") or {}).get("measured") or values
-        line = Line(float(found["latency"]), float(found["bandwidth"]))
+        measured = values.get("link") or (values.get("network") or {}).get("measured") or values
+        line = Line(float(measured["latency"]), float(measured["bandwidth"]))
     except (ValueError, TypeError, KeyError, AttributeError):
         raise WrongCommand(
             f"{path} is no measured link",

@@ -108,20 +108,20 @@ class Machines(Member):
 
     def assumptions(self) -> list[str]:
         """Every figure that the text leaves to the library or to a default, with its source."""
-        told = []
+        lines = []
         if self.hardware:
-            told.append(f"device {self.device}: {self.hardware['source']}")
+            lines.append(f"device {self.device}: {self.hardware['source']}")
         if self.wires:
-            told.append(f"network {self.network}: {self.wires['source']}")
+            lines.append(f"network {self.network}: {self.wires['source']}")
         fabric = self.fabric()
         if not (self.bandwidth or self.wires):
-            told.append(f"port of a node: {PORT}, because neither bandwidth nor network is given")
+            lines.append(f"port of a node: {PORT}, because neither bandwidth nor network is given")
         if not (self.latency or self.wires):
-            told.append(f"latency between nodes: {fabric.between.latency * 1e6:g} us, because none is given")
+            lines.append(f"latency between nodes: {fabric.between.latency * 1e6:g} us, because none is given")
         if not (self.inside or self.hardware):
-            told.append(f"inside a node: {INSIDE / 1e9:g} GB/s, because neither inside nor device is given")
-        told.append(f"comm {self.comm}: {HOW[self.comm]}; {CALLS[self.comm] * 1e6:g} us to start one, an assumption")
-        return told
+            lines.append(f"inside a node: {INSIDE / 1e9:g} GB/s, because neither inside nor device is given")
+        lines.append(f"comm {self.comm}: {HOW[self.comm]}; {CALLS[self.comm] * 1e6:g} us to start one, an assumption")
+        return lines
 
     def with_bandwidth(self, nbytes: float) -> Machines:
         return replace(self, bandwidth=f"{nbytes / 1e6:.12g}MB")
@@ -154,8 +154,8 @@ def read_machines(text: str) -> Machines:
     spec = parse(text)
     if spec.word != Machines.name:
         raise UnknownName("machines", spec.word, [Machines.name])
-    found: Machines = make(Machines, spec)
-    return found
+    machines: Machines = make(Machines, spec)
+    return machines
 
 
 def read_bandwidth(text: str, what: str) -> float:

@@ -34,7 +34,7 @@ def outlook(
     known = calibrate(model, file=file, step=step_time, batch=batch_size, machines=place)
     fabric = place.fabric() if workers is None else place.fabric().resized(workers)
     coding, _ = assumed_coding(place)
-    found = point_of(Run(model=model, batch_size=batch_size), name, fabric, known, coding)
-    if found.outlook is None:
-        raise WrongCommand(f"{strategy} on {fabric.size} workers", why=found.problem)
-    return found.outlook
+    point = point_of(Run(model=model, batch_size=batch_size), name, fabric, known, coding)
+    if point.outlook is None:
+        raise WrongCommand(f"{strategy} on {fabric.size} workers", why=point.problem)
+    return point.outlook

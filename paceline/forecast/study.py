@@ -68,8 +68,8 @@ class Study:
 
     def at(self, workers: int) -> list[Point]:
         """The points that have an outlook at a number of workers, fastest first."""
-        found = [point for point in self.points if point.workers == workers and point.outlook is not None]
-        return sorted(found, key=lambda point: -rate_of(point))
+        points = [point for point in self.points if point.workers == workers and point.outlook is not None]
+        return sorted(points, key=lambda point: -rate_of(point))
 
     def knee(self, strategy: str) -> int | None:
         """The largest number of workers that still pays: the last step up added half of its workers' own rate.
@@ -98,11 +98,11 @@ class Study:
         low, high = log10(NARROWEST), log10(WIDEST)
         grid = [low + (high - low) * k / 12 for k in range(13)]
         leads = [lead(exponent) for exponent in grid]
-        found = []
+        bandwidths = []
         for left, right, a, b in zip(grid, grid[1:], leads, leads[1:], strict=False):
             if a * b < 0 and min(abs(a), abs(b)) > 1e-9:
-                found.append(10 ** _root(lead, left, right, a))
-        return found
+                bandwidths.append(10 ** _root(lead, left, right, a))
+        return bandwidths
 
     def _step(self, strategy: str, fabric: Fabric) -> float:
         point = point_of(self.run, strategy, fabric, self.calibration, self.coding)
@@ -200,17 +200,17 @@ def chosen_strategies(text: str) -> list[str]:
 
 def chosen_workers(text: str, most: int = 1 << 16) -> list[int]:
     """Numbers of workers: 8, 8,16,32, or 8..1024, which doubles."""
-    found: list[int] = []
+    counts: list[int] = []
     for part in text.split(","):
         first, dots, last = part.strip().partition("..")
         if not (first.isdecimal() and (last.isdecimal() or not dots) and len(first) + len(last) < 16):
             raise WrongCommand(
                 f"--workers {text}", why="it is a number, a list, or a range", remedy="--workers 8..1024"
             )
-        found += _doubling(int(first), int(last or first))
-    if not found or min(found) < 1 or max(found) > most:
+        counts += _doubling(int(first), int(last or first))
+    if not counts or min(counts) < 1 or max(counts) > most:
         raise WrongCommand(f"--workers {text}", why=f"a forecast has 1 to {most:,} workers", remedy="--workers 8..1024")
-    return sorted(set(found))
+    return sorted(set(counts))
 
 
 def _doubling(first: int, last: int) -> Iterator[int]:
@@ -233,5 +233,5 @@ def assumed_coding(machines: Machines) -> tuple[CodingOf, str]:
     if hardware is None:
         return no_coding, "compressors are assumed to take no time; records of runs know better"
     each = PASSES / hardware["memory"]
-    told = f"compressors: {PASSES} passes over the memory of {machines.device} for each gradient, an assumption"
-    return (lambda compressor: Coding(each, each)), told
+    assumption = f"compressors: {PASSES} passes over the memory of {machines.device} for each gradient, an assumption"
+    return (lambda compressor: Coding(each, each)), assumption

@@ -27,7 +27,7 @@ def spoken(study: Study, certificate: Certificate | None, *, price: float = 0.0,
         *_refused(study),
         "",
         *_wrapped("step of one worker: " + study.calibration.source, "  "),
-        *(line for told in study.assumptions for line in _wrapped(told, "  ")),
+        *(line for assumption in study.assumptions for line in _wrapped(assumption, "  ")),
         *_trust(study, certificate),
     ]
 
@@ -71,8 +71,8 @@ def _by_workers(study: Study) -> Iterator[str]:
     for strategy in sorted(study.strategies, key=lambda name: order.get(name, len(order))):
         cells = {point.workers: point.outlook for point in study.of(strategy)}
         if any(cells.values()):
-            told = (f"{found.efficiency:>5.0%}" if (found := cells.get(count)) else f"{'-':>5}" for count in shown)
-            yield f"{strategy:{NAME}} " + " ".join(told)
+            columns = (f"{seen.efficiency:>5.0%}" if (seen := cells.get(count)) else f"{'-':>5}" for count in shown)
+            yield f"{strategy:{NAME}} " + " ".join(columns)
 
 
 def _findings(study: Study, price: float, samples: int) -> Iterator[str]:
@@ -87,24 +87,24 @@ def _findings(study: Study, price: float, samples: int) -> Iterator[str]:
     yield from _wrapped(f"{best.strategy} is limited by {limit}: {MEANING[limit]}")
     if len(study.workers) > 1:
         knee = study.knee(best.strategy)
-        told = f"still pays at {workers:,} workers"
+        reach = f"still pays at {workers:,} workers"
         if knee is not None:
-            told = f"pays up to {knee:,} workers: beyond, new workers add less than half of their own rate"
-        yield from _wrapped(f"{best.strategy} {told}")
+            reach = f"pays up to {knee:,} workers: beyond, new workers add less than half of their own rate"
+        yield from _wrapped(f"{best.strategy} {reach}")
     yield from _break_even(study, best, same)
     if price > 0:
         yield from _costs(study, best, price, samples)
 
 
 def _break_even(study: Study, best: Point, same: Sequence[Point]) -> Iterator[str]:
-    other = next((p for p in same if p.strategy == "allreduce" and p is not best), None)
-    other = other or next((p for p in same[1:] if rate_of(p) < 0.995 * rate_of(best)), None)
-    if other is None:
+    rival = next((p for p in same if p.strategy == "allreduce" and p is not best), None)
+    rival = rival or next((p for p in same[1:] if rate_of(p) < 0.995 * rate_of(best)), None)
+    if rival is None:
         return
-    found = study.break_even(best.strategy, other.strategy, best.workers)
-    pair = f"{best.strategy} and {other.strategy}"
-    if found:
-        places = " and ".join(with_unit(bandwidth) for bandwidth in found)
+    bandwidths = study.break_even(best.strategy, rival.strategy, best.workers)
+    pair = f"{best.strategy} and {rival.strategy}"
+    if bandwidths:
+        places = " and ".join(with_unit(bandwidth) for bandwidth in bandwidths)
         yield from _wrapped(f"{pair} are equally fast at {places} per node ({best.workers:,} workers)")
     else:
         yield from _wrapped(f"{pair} do not change places between 1 Mbit/s and 1 Tbit/s ({best.workers:,} workers)")
@@ -121,13 +121,13 @@ def _costs(study: Study, best: Point, price: float, samples: int) -> Iterator[st
 
 
 def _refused(study: Study) -> Iterator[str]:
-    found: dict[str, list[str]] = {}
+    reasons: dict[str, list[str]] = {}
     for point in study.points:
         if point.problem:
-            found.setdefault(point.problem, []).append(f"{point.strategy} at {point.workers}")
-    if found:
+            reasons.setdefault(point.problem, []).append(f"{point.strategy} at {point.workers}")
+    if reasons:
         yield ""
-    for problem, places in found.items():
+    for problem, places in reasons.items():
         more = f" and {len(places) - 1} more" if len(places) > 1 else ""
         yield from _wrapped(f"no forecast for {places[0]}{more}: {problem}")
 

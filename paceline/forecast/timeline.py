@@ -351,12 +351,12 @@ def stops(ready: Sequence[float], needs: Sequence[Sequence[int]]) -> list[list[i
     order = sorted(range(len(ready)), key=lambda slot: (ready[slot], slot))
     place = {slot: k for k, slot in enumerate(order)}
     last = {0, len(order) - 1, *(max(place[slot] for slot in slots) for slots in needs if slots)}
-    found: list[list[int]] = [[]]
+    batches: list[list[int]] = [[]]
     for k, slot in enumerate(order):
-        found[-1].append(slot)
+        batches[-1].append(slot)
         if k in last:
-            found.append([])
-    return found[:-1]
+            batches.append([])
+    return batches[:-1]
 
 
 def _parts(plan: StepPlan) -> list[float]:

@@ -91,7 +91,7 @@ def flops_by_tensor(workload: Workload) -> tuple[int, list[int]]:
     counter = _counter(workload, model, _moved(workload.batch(torch.arange(_SAMPLES)), "meta"))
     counts, total = counter.get_flop_counts(), counter.get_total_flops() // _SAMPLES
     root = type(model).__name__
-    layers = {name.removeprefix(root).lstrip("."): sum(found.values()) for name, found in counts.items()}
+    layers = {name.removeprefix(root).lstrip("."): sum(operations.values()) for name, operations in counts.items()}
     named = [(name, tensor.numel()) for name, tensor in model.named_parameters() if tensor.requires_grad]
     largest: dict[str, tuple[int, str]] = {}
     for name, numel in named:

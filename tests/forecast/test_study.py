@@ -147,3 +147,14 @@ def test_the_command_writes_records(tmp_path, capsys):
     assert caught.value.code == 0
     assert [values["kind"] for values in json.loads(out.read_text())] == ["forecast"] * 4
     assert "forecast: resnet18" in capsys.readouterr().out
+
+
+def test_the_simulated_steps_become_a_trace(tmp_path, capsys):
+    out = tmp_path / "trace.json"
+    words = ["--model", "mlp", "--step-time", "0.1", "--strategy", "wfbp", "--trace", str(out), "--runs", str(tmp_path)]
+    with pytest.raises(SystemExit) as caught:
+        main(["forecast", *words])
+    assert caught.value.code == 0
+    events = json.loads(out.read_text())["traceEvents"]
+    assert {"forward", "backward", "chunk 0"} <= {event["name"] for event in events}
+    assert "trace of wfbp" in capsys.readouterr().out

@@ -102,7 +102,7 @@ class Forecasts:
 
     @property
     def judged(self) -> list[Forecast]:
-        return [found for found in self.rows if not found.task.calibrates]
+        return [row for row in self.rows if not row.task.calibrates]
 
     def sentence(self) -> str:
         """Errors of all rows that did not calibrate, beside those of the naive forecast."""
@@ -110,13 +110,13 @@ class Forecasts:
         if not rows:
             return ""
         errors, naive = [f.error for f in rows], [f.naive_error for f in rows]
-        said = (
+        sentence = (
             f"forecast of {len(rows)} rows: median error {median(errors):.0%}, worst {max(errors):.0%}; "
             f"naive, as efficient as the calibrating row: {median(naive):.0%}, worst {max(naive):.0%}"
         )
         if len(rows) >= MANY:
-            said += f"; Kendall's tau {kendall([f.rate for f in rows], [f.task.rate for f in rows]):.2f}"
-        return said
+            sentence += f"; Kendall's tau {kendall([f.rate for f in rows], [f.task.rate for f in rows]):.2f}"
+        return sentence
 
 
 def forecasts_of(name: str, published: dict[str, Any]) -> Forecasts:
@@ -128,13 +128,13 @@ def forecasts_of(name: str, published: dict[str, Any]) -> Forecasts:
 def _calibrated(tasks: Sequence[Task], guess: Values) -> list[Forecast]:
     """Fit the wires to the calibrating rows of a place, then forecast all of its rows."""
     known = [task for task in tasks if task.calibrates]
-    found = _bandwidth(known[0], guess) if len(known) == len(guess) == 1 else _fitted(known, guess)
+    figures = _bandwidth(known[0], guess) if len(known) == len(guess) == 1 else _fitted(known, guess)
     efficiencies = {task.sheet: task.efficiency for task in known}
     usual = median(efficiencies.values())
     return [
         Forecast(
             task,
-            task.rate if task.calibrates else task.forecast(found),
+            task.rate if task.calibrates else task.forecast(figures),
             efficiencies.get(task.sheet, usual) * task.workers * task.alone,
         )
         for task in tasks
@@ -265,8 +265,8 @@ def _elasticdl(published: dict[str, Any]) -> tuple[list[Group], list[str]]:
                     n, 1, Line(values["latency"], values["bandwidth"]), Line(0.0, 1e12), scatter="ring"
                 )
                 name = f"{workers} workers"
-                found = Task(title, name, workers, rate, table["rate"][0], MODELS[model], 64, wires, strategy="wfbp")
-                places.setdefault(place, []).append(replace(found, calibrates=workers == 2, held=True))
+                task = Task(title, name, workers, rate, table["rate"][0], MODELS[model], 64, wires, strategy="wfbp")
+                places.setdefault(place, []).append(replace(task, calibrates=workers == 2, held=True))
     unexplained = ["mobilenet_v2 on the CPU cluster, 8 workers: slower than 4, which no ring does"]
     return [(tasks, {"bandwidth": 1.2e8, "latency": 1e-4}) for tasks in places.values()], unexplained
 
