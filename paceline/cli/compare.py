@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as jsons
 import os
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -54,6 +55,7 @@ def compare(a: Side, b: Side, runs: o.Runs = Path("runs"), json: o.JsonFile = No
             "second": [record.id for record in comparison.second],
             "ratio": asdict(comparison.ratio),
             "differs": comparison.differs,
+            "busy": comparison.busy,
             "differences": [asdict(difference) for difference in comparison.differences],
         }
         write(json, jsons.dumps(values, indent=1) + "\n")
@@ -86,8 +88,13 @@ def spoken(comparison: Comparison) -> Iterator[str]:
         yield "        Starts differ by more than what one of them shows inside. For a verdict:"
         yield f"        paceline race, or {ENOUGH} runs of each: paceline compare ID,ID,... ID,ID,..."
     yield ""
+    for letter, why in zip("AB", comparison.busy, strict=True):
+        if why:
+            yield from textwrap.wrap(f"{letter} ran on a busy machine: {why}.", 80, subsequent_indent="  ")
     if not comparison.differences:
-        yield "Nothing else differs: same run, same versions, same machine."
+        busy = any(comparison.busy)
+        alone = "Nothing else differs: same run, same versions, same machine."
+        yield "Same run, same versions, same machine, but not equally free." if busy else alone
         return
     rows = [(d.what, clipped(d.first, 24), clipped(d.second, 24)) for d in comparison.differences]
     yield from table(("differs", "A", "B"), rows)

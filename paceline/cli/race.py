@@ -6,6 +6,7 @@ import importlib
 import json as jsons
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,13 +21,12 @@ from paceline.measure.record.record import check_writable, write
 from paceline.run.fields import Panel
 from paceline.run.run import GRID, Run, about, flag_of, flags_of
 
-# What answers within two minutes: few steps, no round that would end after them, and no more of the baseline and the
-# limit than a scaling needs, because most of a start is importing torch.
-QUICK = {"rounds": 5, "reference_rounds": 3, "minutes": 1.9, "steps": 3, "warmup": 2, "repeats": 2}
+QUICK = {"minutes": 1.7, "reference_rounds": 1, "warmup": 2}  # of two minutes, with the start that is under way
 QUICK_WATCHED = 1  # steps whose events are kept
-QUICK_BATCH = 16
-USUAL_STARTS = 4  # of a round: one worker, limit, ddp, allreduce
-USUAL = {"rounds": 5, "steps": 5, "warmup": 3, "repeats": 3}
+USUAL = {"steps": 3, "warmup": 3, "repeats": 4}
+USUAL_MODELS = ["resnet50", "mobilenet_v2"]  # one that computes much, and one that exchanges much
+USUAL_CONTENDERS = ["allreduce", "wfbp"]
+USUAL_BATCH = 16
 
 
 LISTED = ("workers", "model", "batch_size")  # of which a race takes several
@@ -43,19 +43,19 @@ def _in_panel(panel: Panel, flag: str, help: str, default: str = "") -> Any:
     (*LISTED, *COMMON, "seed"),
     workers=o.Changed(str | None, "Numbers of workers: 2, or 1,2,4.", "2"),
     model=o.Changed(
-        str | None, "Models, with commas between; see paceline models.", "mobilenet_v2", None, ("--models",)
+        str | None, "Models, with commas between; see paceline models.", "resnet50,mobilenet_v2", None, ("--models",)
     ),
-    batch_size=o.Changed(str | None, "Samples per worker in one backward pass: 64, or 16,64.", "32"),
-    steps=o.Changed(unset="5"),
+    batch_size=o.Changed(str | None, "Samples per worker in one backward pass: 64, or 16,64.", "16"),
+    steps=o.Changed(unset="3"),
     warmup=o.Changed(int | None, unset="3"),
-    repeats=o.Changed(int | None, unset="3"),
+    repeats=o.Changed(int | None, unset="as many turns as pay"),
 )
 def race(
     context: typer.Context,
     *,
     strategies: Annotated[
         str | None,
-        _in_panel(Panel.TRAVEL, "--strategies", "Strategies to race by name, with commas between.", "allreduce"),
+        _in_panel(Panel.TRAVEL, "--strategies", "Strategies to race by name, with commas between.", "allreduce,wfbp"),
     ] = None,
     contender: Annotated[
         list[str] | None,
@@ -69,15 +69,25 @@ def race(
         str | None, _in_panel(Panel.TRAVEL, "--suite", "Read the race from a TOML file, or a shipped one by name.")
     ] = None,
     quick: Annotated[
-        bool, _in_panel(Panel.LENGTH, "--quick", "Answer within about two minutes: few steps, batch 16.")
+        bool, _in_panel(Panel.LENGTH, "--quick", "Answer within about two minutes, or say why not.")
     ] = False,
     rounds: Annotated[
-        int | None, _in_panel(Panel.LENGTH, "--rounds", "How often each contender is started afresh.", "5")
+        int | None,
+        _in_panel(
+            Panel.LENGTH, "--rounds", "Start every contender so often, whatever is seen.", "until every one is decided"
+        ),
     ] = None,
     minutes: Annotated[
         float | None,
-        _in_panel(Panel.LENGTH, "--minutes", "Do not start a round that would run past this many minutes."),
+        _in_panel(Panel.LENGTH, "--minutes", "Time of each heat: no start begins that would run past it.", "3"),
     ] = None,
+    margin: Annotated[
+        float | None,
+        _in_panel(Panel.LENGTH, "--margin", "Contenders that differ by surely less percent are level.", "3"),
+    ] = None,
+    isolated: Annotated[
+        bool, _in_panel(Panel.LENGTH, "--isolated", "Give every contender processes of its own; no turns.")
+    ] = False,
     values: dict[str, Any],
     runs: o.Runs = Path("runs"),
     fresh: Annotated[
@@ -88,11 +98,11 @@ def race(
     ] = False,
     json: o.JsonFile = None,
 ) -> None:
-    """Race strategies on this machine: fresh processes, interleaved, with intervals and a verdict.
+    """Race strategies on this machine: contenders take turns in the same processes, until it is sure who wins.
 
-    One worker alone, limit and ddp always take part. Without flags: mobilenet_v2 on 32x32 images, 32 samples for each
-    of two workers. Started again after an interruption, the same race keeps what is finished. Your own training
-    script: paceline race --strategies allreduce,wfbp -- python my_train.py
+    One worker alone, limit and ddp always take part. Without flags: resnet50 and mobilenet_v2 on 32x32 images, 16
+    samples for each of two workers. Started again, a race that was interrupted or is not decided yet goes on. Your own
+    training script: paceline race --strategies allreduce,wfbp -- python my_train.py
     """
     from paceline.cli.race_view import RaceView, as_json, closing
     from paceline.race.folder import open_folder
@@ -103,7 +113,7 @@ def race(
     from paceline.run.own_model import check_own_models
 
     own = {"strategies": strategies, "contender": contender, "suite": suite, "rounds": rounds, "minutes": minutes}
-    plan = _plan(context, {**values, **own, "quick": quick})
+    plan = _plan(context, {**values, **own, "margin": margin, "isolated": isolated, "quick": quick})
     if json is not None:
         check_writable(json)
     check_runs(runs)
@@ -114,29 +124,36 @@ def race(
         check_own_models(cell.run for cell in plan.cells)
     folder, known = open_folder(plan, runs, fresh=fresh, retry=retry)
     _greet(plan, folder, known)
-    if quick:
-        _no_promise(context, plan)
-    try:
-        with RaceView() as view:
-            result = run_race(plan, folder, measured=_measured(plan, quick), watcher=view, retry=retry)
-    except Stopped:
+    turns = values["repeats"] if _was_given(context, "repeats") else None
+    result, stopped = None, None
+    with RaceView() as view:
+        watcher = Last(view)
+        try:
+            result = run_race(plan, folder, measured=_measured(quick, turns), watcher=watcher, retry=retry)
+        except Stopped as problem:
+            result, stopped = watcher.race, problem
+    if result is not None:
+        for line in closing(result):
+            print(line)
+    if stopped is not None:
         _name_kept(plan, folder)
-        raise
-    for line in closing(result):
-        print(line)
     print(f"\nrecords: {folder.path}")
-    _report(result)
-    if json is not None:
-        write(json, jsons.dumps(as_json(result), indent=1) + "\n")
-    if result.failures:
+    if result is not None and result.records:
+        _report(result)
+        if json is not None:
+            write(json, jsons.dumps(as_json(result), indent=1) + "\n")
+    if stopped is not None:
+        raise stopped
+    if result is not None and result.failures:
         raise typer.Exit(1)
 
 
 def _name_kept(plan: Any, folder: Any) -> None:
-    """Where the results are that a race had when it was stopped."""
+    """Say how many records a race had when it was stopped, and how it goes on."""
     records = [folder.record_of(cell) for cell in plan.cells]
     count = sum(record is not None and record.verdict != "failed" for record in records)
-    print(f"kept: {count} of {len(records)} starts in {folder.path}; the same command goes on with it", flush=True)
+    what = "1 record is" if count == 1 else f"{count} records are"
+    print(f"stopped: {what} kept; the same command goes on with the race", flush=True)
 
 
 def _plan(context: typer.Context, values: dict[str, Any]) -> Any:
@@ -151,9 +168,10 @@ def _plan(context: typer.Context, values: dict[str, Any]) -> Any:
     ignored = left_out(raced) if script and values["suite"] else []
     changes, common = _changes(chosen), {name: chosen[name] for name in COMMON if name in chosen}
     if values["quick"]:
-        usual = {name: QUICK[name] for name in ("rounds", "reference_rounds", "minutes")}
-        changes = {**usual, **({} if values["suite"] else {"batch_sizes": [QUICK_BATCH]}), **changes}
-        common = {name: QUICK[name] for name in ("steps", "warmup", "repeats")} | common
+        changes = {**{name: QUICK[name] for name in ("reference_rounds", "minutes")}, **changes}
+        if not values["suite"] and "model" not in chosen:
+            changes["models"] = USUAL_MODELS[-1:]
+        common = {"warmup": QUICK["warmup"]} | common
     try:
         raced = Suite.model_validate({**raced.model_dump(exclude_unset=True), **changes, "run": raced.common | common})
     except ValidationError as problem:
@@ -170,23 +188,24 @@ def _changes(chosen: dict[str, Any]) -> dict[str, Any]:
     """What flags say about the race itself."""
     from paceline.race.contenders import split
 
-    changes: dict[str, Any] = {name: chosen[name] for name in ("rounds", "minutes", "seed") if name in chosen}
+    named = ("rounds", "minutes", "margin", "isolated", "seed")
+    changes: dict[str, Any] = {name: chosen[name] for name in named if name in chosen}
     kinds = {"models": ("model", str), "workers": ("workers", int), "batch_sizes": ("batch_size", int)}
     for field, (flag, kind) in kinds.items():
         if flag in chosen:
             changes[field] = [_whole(flag, word, kind) for word in split(chosen[flag])]
-    named = [*split(chosen.get("strategies", "")), *chosen.get("contender", ())]
-    if named:
-        changes["contenders"] = named
+    contenders = [*split(chosen.get("strategies", "")), *chosen.get("contender", ())]
+    if contenders:
+        changes["contenders"] = contenders
     _at_least_one(changes)
     return changes
 
 
 def _defaults(chosen: dict[str, Any]) -> dict[str, Any]:
     """The race without flags; a model of the user's own choice gets no image size of ours, nor do files."""
-    common = {name: USUAL[name] for name in ("steps", "warmup", "repeats")}
     own = "model" in chosen or not chosen.get("source", o.DEFAULTS.source).startswith("fake")
-    return {"rounds": USUAL["rounds"], "run": common if own else {**common, "image_size": 32}}
+    usual = {"models": USUAL_MODELS, "contenders": USUAL_CONTENDERS, "batch_sizes": [USUAL_BATCH]}
+    return {**usual, "run": USUAL if own else {**USUAL, "image_size": 32}}
 
 
 def _whole(flag: str, word: str, kind: type) -> Any:
@@ -219,30 +238,31 @@ def _was_given(context: typer.Context, name: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
-def _no_promise(context: typer.Context, plan: Any) -> None:
-    """Two minutes are promised for the race without other flags only."""
-    from paceline.cli.race_view import wrapped
-
-    longer = any(_was_given(context, name) for name in (*COMMON, "suite", "model", "batch_size", "workers"))
-    starts = sum(cell.round == 1 for cell in plan.cells)
-    if not plan.script and not longer and starts <= USUAL_STARTS:
-        return
-    each = "each as long as the script" if plan.script else "however long they take"
-    for line in wrapped(
-        f"note: the first round always runs, {starts} fresh starts, {each}; no other begins that would end after "
-        f"{plan.suite.minutes:g} minutes"
-    ):
-        print(line, flush=True)
-
-
-def _measured(plan: Any, quick: bool) -> Any:
+def _measured(quick: bool, turns: int | None) -> Any:
     from paceline.measure.measure import WATCHED
-    from paceline.race.race import Measured
-    from paceline.race.script import measure_script
+    from paceline.race.measured import Measured
 
-    if plan.script:
-        return lambda cell: measure_script(plan.script, cell.run)
-    return Measured(watched=QUICK_WATCHED if quick else WATCHED)
+    return Measured(watched=QUICK_WATCHED if quick else WATCHED, turns=turns)
+
+
+class Last:
+    """Passes on what happens in a race, and keeps the race for whoever is stopped in the middle of it."""
+
+    def __init__(self, view: Any) -> None:
+        self._view, self.race = view, None
+
+    def began(self, race: Any, start: Any) -> None:
+        self.race = race
+        self._view.began(race, start)
+
+    def progress(self, race: Any, start: Any, line: str) -> None:
+        self._view.progress(race, start, line)
+
+    def ended(self, race: Any, start: Any) -> None:
+        self._view.ended(race, start)
+
+    def noted(self, race: Any, text: str) -> None:
+        self._view.noted(race, text)
 
 
 def _greet(plan: Any, folder: Any, known: bool) -> None:
@@ -252,14 +272,38 @@ def _greet(plan: Any, folder: Any, known: bool) -> None:
         print(public(plan.suite.title), flush=True)
     labels = list(dict.fromkeys(public(entry.label) for entry in plan.entries))
     what = "; ".join(public(plan.title(heat)) for heat in plan.heats)
-    print(f"{', '.join(labels)}\n{plan.suite.rounds} round(s), {len(plan.cells)} fresh starts: {what}", flush=True)
+    for line in (*wrapped(", ".join(labels)), *wrapped(f"{_length(plan)}: {what}")):
+        print(line, flush=True)
     for note in (*plan.suite.notes, *plan.notes):
         for line in wrapped(f"note: {note}"):
+            print(line, flush=True)
+    for warning in _warnings(plan):
+        for line in wrapped(f"note: {warning}"):
             print(line, flush=True)
     if known:
         print(f"going on with {folder.path}; --fresh starts anew", flush=True)
         for path, why in folder.damaged(plan):
             print(f"{path.name} is damaged ({why}): its cell runs again", flush=True)
+
+
+def _warnings(plan: Any) -> Iterator[str]:
+    """What spoils a race on this machine before it has begun."""
+    from paceline.measure.busy import cores, look, why_busy
+
+    workers = max(heat.workers for heat in plan.heats)
+    if workers > cores():
+        yield f"{workers} workers on {cores()} cores: they wait for each other, and rates say little about more cores"
+    if why := why_busy(look()):
+        yield f"this machine is busy now: {why}; ratios need more starts, and rates are too low"
+
+
+def _length(plan: Any) -> str:
+    """How long a race takes, in words."""
+    suite = plan.suite
+    if suite.until_sure:
+        return f"until every contender is decided, at most {suite.minutes_of_a_heat:g} minutes per heat"
+    most = f", at most {suite.minutes:g} minutes per heat" if suite.minutes else ""
+    return f"{suite.rounds} round(s){most}"
 
 
 def _report(result: Any) -> None:

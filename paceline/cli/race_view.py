@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from dataclasses import asdict
 from types import TracebackType
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -18,10 +19,10 @@ from rich.text import Text
 from paceline.cli.show import plus_minus, table
 from paceline.files.redact import redact, redacted, secrets_of
 from paceline.measure.record.record import Record
-from paceline.measure.stats.intervals import ENOUGH, Interval, mean_interval
-from paceline.race.plan import BASELINE, Cell, Entry, Heat
+from paceline.measure.stats.intervals import Interval, rate_interval
+from paceline.race.cells import BASELINE, Entry, Heat, Start
 from paceline.race.race import Race
-from paceline.race.results.standing import Standing, rate_of
+from paceline.race.results.standing import Standing, mean_parts, rate_of
 from paceline.race.results.verdict import Verdict, verdict
 
 WIDEST = 20  # letters of a label in a table
@@ -33,7 +34,6 @@ class RaceView:
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(file=sys.stderr)
         self._live = Live(console=self._console, refresh_per_second=4) if self._console.is_terminal else None
-        self._announced = False
 
     def __enter__(self) -> RaceView:
         if self._live is not None:
@@ -47,38 +47,46 @@ class RaceView:
             self._live.update(Text(""))
             self._live.stop()
 
-    def began(self, race: Race, cell: Cell) -> None:
+    def began(self, race: Race, start: Start) -> None:
         if self._live is not None:
-            self._live.update(picture(race, cell))
+            self._live.update(picture(race, start))
 
-    def ended(self, race: Race, cell: Cell, record: Record) -> None:
+    def progress(self, race: Race, start: Start, line: str) -> None:
+        if self._live is not None:
+            self._live.update(picture(race, start, line))
+
+    def ended(self, race: Race, start: Start) -> None:
         if self._live is not None:
             self._live.update(picture(race, None))
         else:
-            self._line(race, cell, record)
-        left = (c for c in race.plan.cells if c.round == cell.round and c.name not in race.records)
-        if not self._announced and not any(left):
-            self._announced = True
-            for line in in_time(race):
-                self._console.print(Text(line), soft_wrap=True)
+            self._say(line_of(race, start))
 
-    def _line(self, race: Race, cell: Cell, record: Record) -> None:
-        place = f"{race.done:>{len(str(len(race.plan.cells)))}}/{len(race.plan.cells)}"
-        left = race.seconds_left()
-        about = f", {spoken_time(left)} left" if left else ""
-        line = f"{place}  round {cell.round}  {outcome(record):>22}  {short(cell.label)}{about}"
+    def noted(self, race: Race, text: str) -> None:
+        for line in wrapped(f"note: {text}"):
+            self._say(line)
+
+    def _say(self, line: str) -> None:
         self._console.print(Text(line), soft_wrap=True)  # a label may look like markup
 
 
-def in_time(race: Race) -> Iterator[str]:
-    """After a round: how many will fit into the minutes, if that is not all of them."""
-    fit, rounds, minutes = race.rounds_in_time, race.plan.suite.rounds, race.plan.suite.minutes
-    if fit is not None and fit < rounds:
-        lacking = " and give no verdict" if fit < ENOUGH <= rounds else ""
-        yield (
-            f"{fit} of {rounds} rounds will fit into {minutes:g} minutes{lacking}; "
-            f"--minutes {race.minutes_needed} is enough for all"
-        )
+def line_of(race: Race, start: Start) -> str:
+    """One line about a start that has ended."""
+    left, rounds = race.seconds_left(), race.plan.suite.rounds
+    number = f"round {start.round}" + (f"/{rounds}" if rounds else "")
+    about = f", {spoken_time(left)} left" if left else ""
+    if not start.shared:
+        cell = start.cells[0]
+        return f"{number:>9}  {outcome(race.records[cell.name]):>22}  {short(cell.label)}{about}"
+    heat = start.heat
+    return f"{number:>9}  {_ratio_line(race, heat):>22}  {race.plan.title(heat)}{about}"
+
+
+def _ratio_line(race: Race, heat: Heat) -> str:
+    """The comparison that a heat is about, as short as it can be: allreduce 1.17x ddp."""
+    judged = race.verdict(heat)
+    if judged.best is None or judged.rival is None or judged.ratio is None:
+        return f"{len(race.field_of(heat).at(heat.workers))} in turns"
+    return f"{short(judged.best)} {judged.ratio.centre:.2f}x {short(judged.rival)}"
 
 
 def outcome(record: Record) -> str:
@@ -87,27 +95,43 @@ def outcome(record: Record) -> str:
     return f"{record.rate['total']['mean']:.1f} {record.unit}/sec"
 
 
-def picture(race: Race, under_way: Cell | None) -> Table:
-    """Draw the results so far, one row per contender."""
+def picture(race: Race, under_way: Start | None, line: str = "") -> Group:
+    """Draw the results so far: one row per contender, the start that runs, and what would be concluded now."""
     left = race.seconds_left()
-    title = f"{race.done} of {len(race.plan.cells)} cells" + (f", about {spoken_time(left)} left" if left else "")
-    drawn = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
-    for head in ("", "per second", "of ddp", "rounds"):
-        drawn.add_column(head, justify="left" if not head else "right")
+    drawn = Table(box=None, padding=(0, 2, 0, 0))
+    for head in ("", "per second", "of ddp", "of limit", "waiting", "starts"):
+        drawn.add_column(head, justify="left" if not head else "right", no_wrap=True)
     for heat in race.plan.heats:
-        drawn.add_row(Text(public(race.plan.title(heat)), style="bold"), "", "", "")
+        drawn.add_row(Text(public(race.plan.title(heat)), style="bold"))
         for entry in race.entries(heat):
-            now = under_way is not None and under_way.key == (entry.heat, entry.label)
+            now = under_way is not None and any(cell.key == (entry.heat, entry.label) for cell in under_way.cells)
             label = Text(("> " if now else "  ") + short(entry.label))
             drawn.add_row(label, *_cells_of(race, entry))
-    return drawn
+    title = f"{race.done} records" + (f", at most {spoken_time(left)} left" if left else "")
+    if under_way is not None:
+        title += f"; round {under_way.round}" + (f", {public(line)}" if line.startswith(("turn ", "repeat ")) else "")
+    concluded = [Text(each) for heat in race.plan.heats for each in wrapped(_now(race, heat))]
+    return Group(Text(title), drawn, *concluded)
 
 
-def _cells_of(race: Race, entry: Entry) -> tuple[str, str, str]:
+def _now(race: Race, heat: Heat) -> str:
+    """Return the conclusion about a heat if the race ended now."""
+    known = race.field_of(heat).at(heat.workers)
+    headline = race.verdict(heat).headline if known else "nothing is known yet."
+    which = f"{heat.model}: " if len(race.plan.heats) > 1 else ""
+    return f"now: {which}{headline}"
+
+
+def _cells_of(race: Race, entry: Entry) -> tuple[str, ...]:
     standing = race.standing(entry.heat, entry.label)
-    ended = 0 if standing is None else len(standing.records)
-    planned = sum(cell.key == (entry.heat, entry.label) for cell in race.plan.cells)
-    return _rate(standing), _shown(_of_reference(race, entry, "ddp")), f"{ended}/{planned}"
+    ratios = (_shown(_of_reference(race, entry, name)) for name in ("ddp", "limit"))
+    return _rate(standing), *ratios, _waiting(standing), str(0 if standing is None else len(standing.records))
+
+
+def _waiting(standing: Standing | None) -> str:
+    """The share of a step that it waits for others; of ddp it is inside backward, and not known."""
+    parts = {} if standing is None or standing.reference == "ddp" else mean_parts(standing)
+    return f"{100 * parts['exposed'] / parts['step']:.0f} %" if parts.get("step") else "-"
 
 
 def _of_reference(race: Race, entry: Entry, name: str) -> Interval | None:
@@ -115,7 +139,7 @@ def _of_reference(race: Race, entry: Entry, name: str) -> Interval | None:
     if entry.label == BASELINE or name not in {one.label for one in race.plan.entries_of(entry.heat)}:
         return None
     mine, reference = race.standing(entry.heat, entry.label), race.standing(entry.heat, name)
-    return None if mine is None or reference is None else mine.round_ratio(reference)
+    return None if mine is None or reference is None else mine.round_ratio(reference) or mine.against(reference)
 
 
 def _shown(interval: Interval | None, digits: int = 2) -> str:
@@ -124,7 +148,7 @@ def _shown(interval: Interval | None, digits: int = 2) -> str:
 
 def _rate(standing: Standing | None) -> str:
     """The rate over rounds, with a decimal below 1000."""
-    rate = None if standing is None else mean_interval(standing.rates)
+    rate = None if standing is None else rate_interval(standing.rates)
     return _shown(rate, 0 if rate is not None and rate.centre >= 1000 else 1)
 
 
@@ -156,21 +180,60 @@ def closing(race: Race) -> Iterator[str]:
         for line in spoken(verdict(race.field_of(heat), heat.workers)):
             yield from wrapped(line)
     yield ""
-    yield from wrapped(
-        "+- is a 95 % interval over rounds (fresh processes); ratios compare the same round. scaling is the rate over "
-        "workers times the one-worker rate. ? stands for an interval wider than its figure."
-    )
+    yield from wrapped(_legend(race))
     if any(not entry.same_result for entry in race.plan.entries):
         yield "* changes convergence: compare accuracy, not only speed"
-    for cell, record in race.failures:
-        yield from wrapped(
-            f"failed: {short(cell.label)}, {race.plan.title(cell.heat)}, round {cell.round}: {record.failure}"
-        )
-    if race.cut_short:
+    if _marked(race):
+        yield "+ ran isolated, in processes of its own: its ratios to the others are not paired"
+    yield from _failures(race)
+    if race.cut_short and not race.plan.suite.until_sure:
         yield from wrapped(
             f"{race.rounds} of {race.plan.suite.rounds} rounds fit into {race.plan.suite.minutes:g} minutes. try: the "
-            f"same command with --retry, which runs the others, or a new race with --minutes {race.minutes_needed}"
+            "same command with --retry, which runs the others"
         )
+    elif race.cut_short:
+        more = race.plan.suite.minutes_of_a_heat
+        yield f"go on: the same command measures for up to {more:g} more minutes of each heat"
+
+
+def _legend(race: Race) -> str:
+    starts = (
+        "fresh starts; contenders of a start take turns"
+        if any(map(_takes_turns, race.plan.entries))
+        else ("rounds (fresh processes); ratios compare the same round")
+    )
+    looks = " It allows for looking after every start." if race.plan.suite.until_sure else ""
+    return (
+        f"+- is a 95 % interval over {starts}.{looks} scaling is the rate over workers times the one-worker rate. ? "
+        "stands for an interval wider than its figure."
+    )
+
+
+def _takes_turns(entry: Entry) -> bool:
+    return not entry.alone
+
+
+def _marked(race: Race) -> set[tuple[Heat, str]]:
+    """Contenders that ran isolated beside others that took turns."""
+    mixed = {entry.heat for entry in race.plan.entries if not entry.alone}
+    entries = [entry for entry in race.plan.entries if entry.heat in mixed and entry.label != BASELINE]
+    keys = [(entry.heat, entry.label) for entry in entries if entry.alone or (entry.heat, entry.label) in race.apart]
+    return set() if len(keys) == len(entries) else set(keys)
+
+
+def _failures(race: Race) -> Iterator[str]:
+    """Every failure once, with all cells that had it."""
+    found: dict[str, list[str]] = {}
+    for cell, record in race.failures:
+        where = f"{short(cell.label)}, {race.plan.title(cell.heat)}, round {cell.round}"
+        found.setdefault(_without_pid(str(record.failure)), []).append(f"{where}: {record.failure}")
+    for cells in found.values():
+        more = f" ({len(cells) - 1} more failed alike)" if len(cells) > 1 else ""
+        yield from wrapped(f"failed: {cells[0]}{more}")
+
+
+def _without_pid(text: str) -> str:
+    return re.sub(r" ?\(pid \d+\)|, pid \d+", "", text)
 
 
 def spoken(judged: Verdict) -> Iterator[str]:
@@ -195,7 +258,8 @@ def _row(race: Race, heat: Heat, entry: Entry) -> tuple[str, ...]:
     speedup = None if entry.label == BASELINE else race.speedup(entry)
     scaling = None if speedup is None else _divided(speedup, heat.workers)
     kind = "" if standing is None or standing.kind == "measured" else f" ({standing.kind})"
-    mark = kind + ("" if entry.same_result else " *")
+    isolated = " +" if (entry.heat, entry.label) in _marked(race) else ""
+    mark = kind + ("" if entry.same_result else " *") + isolated
     return short(entry.label) + mark, _rate(standing), *map(_shown, ratios), _shown(scaling)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from paceline.cluster.environment import capture
 from paceline.cluster.job_folder import job_folder
 from paceline.measure.breakdown import breakdown, over_ranks
+from paceline.measure.busy import Usage
 from paceline.measure.clock import align
 from paceline.measure.communication import communication, task
 from paceline.measure.places import for_workers, launcher_of, places_of
@@ -64,7 +65,7 @@ def measure(
     """
     composed = composed or check(run)
     with job_folder() as folder, places_of(run) as places:
-        network = places.measure()
+        network, usage = places.measure(), Usage()
         (folder / "run.json").write_text(for_workers(run).model_dump_json())
         argv = [sys.executable, "-m", "paceline.train.worker"]
         environ = environ_of(run, flops, watched)
@@ -81,8 +82,10 @@ def measure(
             seats=places.seats,
         ) as job:
             job.wait()
+        usage.stop()
         ranks = [read_report(job.results() / f"rank-{rank}.json") for rank in range(run.workers)]
-    return make_record(run, composed.notes, ranks, network, peak=peak), aligned(ranks)
+    record = make_record(run, composed.notes, ranks, network, peak=peak)
+    return record.model_copy(update={"busy": usage.part(ranks)}), aligned(ranks)
 
 
 def aligned(ranks: Sequence[RankReport]) -> list[list[Any]]:

@@ -12,8 +12,9 @@ from typing import Any
 
 from paceline.cluster.job_folder import job_folder
 from paceline.errors import TurnFailed, WorkerFailed
+from paceline.measure.busy import Usage
 from paceline.measure.measure import WATCHED, OnLine, aligned, environ_of, make_record
-from paceline.measure.places import launcher_of, places_of
+from paceline.measure.places import for_workers, launcher_of, places_of
 from paceline.measure.record.rank_report import RankReport, read_report
 from paceline.measure.record.record import Record
 from paceline.measure.turns import TurnsTask, report_path, task_path
@@ -32,8 +33,9 @@ def measure_together(
     composed = [check(run) for run in task.runs]
     run = task.runs[0]
     with job_folder() as folder, places_of(run) as places:
-        network = places.measure()
-        task_path(folder).write_text(task.model_dump_json())
+        network, usage = places.measure(), Usage()
+        placed = task.model_copy(update={"runs": tuple(map(for_workers, task.runs))})
+        task_path(folder).write_text(placed.model_dump_json())
         argv = [sys.executable, "-m", "paceline.train.turns"]
         launcher = launcher_of(run)
         launcher.check(places.seats)
@@ -51,12 +53,13 @@ def measure_together(
                 job.wait()
             except WorkerFailed as problem:
                 raise _blamed(job.results(), run.workers, problem) from None
+        usage.stop()
         results = []
         for index, (one, parts) in enumerate(zip(task.runs, composed, strict=True)):
             ranks = [read_report(report_path(job.results(), index, rank)) for rank in range(run.workers)]
             length = one.with_(repeats=len(ranks[0].seconds))
             record = make_record(length, [*parts.notes, *_notes(task, ranks)], ranks, network, drop=False)
-            results.append((record, aligned(ranks)))
+            results.append((record.model_copy(update={"busy": usage.part(ranks)}), aligned(ranks)))
     return results
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.errors import WrongCommand
+from paceline.measure.busy import why_busy
 from paceline.measure.record.record import Record
 from paceline.measure.stats.intervals import ENOUGH, Interval
 from paceline.measure.stats.ratios import unpaired_ratio
@@ -43,6 +44,12 @@ class Comparison:
         return unpaired_ratio(rates(self.first), rates(self.second))
 
     @property
+    def busy(self) -> tuple[str, str]:
+        """Return why the machine counts as busy for each side, by its busiest start; empty if it does not."""
+        first, second = (_busiest(side) for side in (self.first, self.second))
+        return first, second
+
+    @property
     def starts(self) -> int:
         """Return the number of starts of the side that has fewer."""
         return min(len(self.first), len(self.second))
@@ -65,6 +72,11 @@ def compare(first: Sequence[Record], second: Sequence[Record]) -> Comparison:
             f"{left.id} counts {left.unit}, {right.id} counts {right.unit}", why="their rates have no ratio"
         )
     return Comparison(tuple(first), tuple(second), tuple(differences(left, right)))
+
+
+def _busiest(records: Sequence[Record]) -> str:
+    found = [why_busy(record.busy) for record in records]
+    return next((why for why in found if why), "")
 
 
 def rates(records: Sequence[Record]) -> list[float]:

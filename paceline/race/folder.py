@@ -3,11 +3,12 @@
     runs/race-20261115-230042/
       race.plan                             the plan; by its digest a restart recognizes the same race
       race.done                             exists once the race is complete
+      race.apart                            contenders that could not take turns, each with the reason
       mobilenet_v2-2x64-ddp-2-round1.json   a finished cell, or a failed one, with its events beside it
-      ...-round2.started                    running; after a restart without a record, the cell was killed
+      ...-round2.started                    the cells of a start have these marks until all their records are written
 
-A restart keeps every record and writes a record of failure for every mark without one. A damaged record is renamed to
-`....damaged-TIME`, and its cell runs again.
+A restart keeps every finished start byte for byte. A start that was torn, because a mark is left and a record is
+missing, runs again; its records are renamed to `....torn-ID`. A damaged record is renamed to `....damaged-TIME`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
@@ -27,11 +28,12 @@ from paceline.files.redact import redacted, secrets_of
 from paceline.measure.measure import failed_record
 from paceline.measure.record.events import events_of
 from paceline.measure.record.record import Record, read, write
+from paceline.race.cells import Cell, Start
 from paceline.race.keep import save
-from paceline.race.plan import Cell, RacePlan, slug
+from paceline.race.plan import RacePlan, slug
 from paceline.race.script import command_of, run_of
 
-KILLED = "the race was ended while this cell was under way"
+Result = tuple[Record, list[list[Any]]]  # of one cell: a record and its events
 
 
 class RaceFolder:
@@ -65,60 +67,106 @@ class RaceFolder:
                 damaged.append((path, problem.why))
         return damaged
 
-    def begin(self, cell: Cell) -> None:
-        write(self._mark(cell), json.dumps({"pid": os.getpid(), "time": _now()}) + "\n")
+    def begin(self, start: Start) -> None:
+        names = [cell.name for cell in start.cells]
+        mark = json.dumps({"pid": os.getpid(), "time": _now(), "start": names}) + "\n"
+        for cell in start.cells:
+            write(self._mark(cell), mark)
 
-    def end(self, cell: Cell, record: Record, events: list[list[Any]]) -> Record:
-        """Write the record, then remove the mark; a cell that is killed in between counts as finished."""
-        turn = {
-            "name": self.path.name,
-            "round": cell.round,
-            "sitting": self.sitting,
-            "label": cell.label,
-            "heat": cell.title,
-            "same_result": cell.same_result,
-        }
-        record = save(record.model_copy(update={"race": turn}), events, self.record_path(cell))
-        self._mark(cell).unlink(missing_ok=True)
-        return record
+    def end(self, start: Start, results: Sequence[Result], known: Mapping[str, Any]) -> list[Record]:
+        """Write the records, then remove the marks; `known` is what the race knows of the start."""
+        mates = [cell.label for cell in start.cells]
+        records = []
+        for cell, (record, events) in zip(start.cells, results, strict=True):
+            race = {
+                "name": self.path.name,
+                "round": cell.round,
+                "sitting": self.sitting,
+                "label": cell.label,
+                "heat": cell.title,
+                "same_result": cell.same_result,
+                "shared": start.shared,
+                "mates": [label for label in mates if label != cell.label],
+                **known,
+            }
+            records.append(save(record.model_copy(update={"race": race}), events, self.record_path(cell)))
+        self.forget(start)
+        return records
 
-    def fail(self, cell: Cell, why: str) -> Record:
+    def forget(self, start: Start) -> None:
+        """Remove the marks of a start."""
+        for cell in start.cells:
+            self._mark(cell).unlink(missing_ok=True)
+
+    def failure_of(self, cell: Cell, why: str) -> Result:
         run = run_of(cell.script, cell.run) if cell.script else cell.run
         text = command_of(cell.script, cell.run) if cell.script else None
-        return self.end(cell, failed_record(run, why, text=text), [])
+        return failed_record(run, why, text=text), []
 
-    def fail_killed(self, plan: RacePlan) -> list[Cell]:
-        """Record cells that were running when the race was killed as failed, and rename damaged records."""
+    def repair(self, plan: RacePlan) -> list[Cell]:
+        """Make room for the cells of starts that were torn, and for damaged records; return the torn cells."""
         for path, _ in self.damaged(plan):
             path.rename(path.with_suffix(f".damaged-{datetime.now(timezone.utc):%Y%m%d-%H%M%S}"))
-        killed = [cell for cell in plan.cells if self._mark(cell).exists()]
-        for cell in killed:
-            if self.record_of(cell) is None:
-                self.fail(cell, KILLED)
+        marked = [cell for cell in plan.cells if self._mark(cell).exists()]
+        torn = {name for cell in marked for name in self._torn(cell)}
+        for cell in marked:
+            if cell.name in torn:
+                self._rename(cell, "torn")
             self._mark(cell).unlink(missing_ok=True)
-        return killed
+        return [cell for cell in marked if cell.name in torn]
+
+    def _torn(self, cell: Cell) -> list[str]:
+        """Return the names of a start that lacks a record, by the mark of one of its cells."""
+        try:
+            names = [str(name) for name in json.loads(read_text(self._mark(cell))).get("start") or [cell.name]]
+        except (WrongCommand, ValueError, AttributeError, RecursionError):
+            names = [cell.name]
+        whole = all((self.path / f"{Path(name).name}.json").exists() for name in names)
+        return [] if whole else names
+
+    @property
+    def apart(self) -> dict[str, str]:
+        """Return the contenders that could not take turns in an earlier sitting, each with the reason."""
+        try:
+            found = json.loads(read_text(self.path / "race.apart"))
+            return {str(key): str(why) for key, why in found.items()}
+        except (WrongCommand, ValueError, AttributeError, RecursionError):
+            return {}
+
+    def keep_apart(self, found: Mapping[str, str]) -> None:
+        write(self.path / "race.apart", json.dumps(redacted(dict(found), secrets_of(os.environ)), indent=1) + "\n")
 
     def incomplete(self, plan: RacePlan) -> set[int]:
-        """Return the rounds without usable ratios: a cell failed or never ran, or the round was interrupted."""
-        records = [(cell.round, self.record_of(cell)) for cell in plan.cells]
-        wrong = {number for number, record in records if record is None or record.verdict == "failed"}
-        turns = {(number, record.turn) for number, record in records if record is not None}
-        return wrong | {number for number, _ in turns if sum(number == each for each, _ in turns) > 1}
+        """Return the rounds without usable ratios: a cell failed or never ran, or the round was interrupted.
+
+        A race until it is sure ends after some round, and contenders leave it before: what never ran is not missing.
+        """
+        records = [(cell, self.record_of(cell)) for cell in plan.cells]
+        failed = {cell.round for cell, record in records if record is not None and record.verdict == "failed"}
+        absent = {cell.round for cell, record in records if record is None and not plan.suite.until_sure}
+        turns = {(cell.round, record.turn) for cell, record in records if record is not None and cell.alone}
+        return failed | absent | {number for number, _ in turns if sum(number == each for each, _ in turns) > 1}
 
     def reopen(self) -> None:
         (self.path / "race.done").unlink(missing_ok=True)
 
-    def set_aside(self, plan: RacePlan, number: int) -> None:
-        """Rename the files of a round whose cells are about to run again."""
-        for cell in plan.cells:
-            record = self.record_of(cell) if cell.round == number else None
+    def set_aside(self, cells: Iterable[Cell]) -> None:
+        """Rename the files of cells that are about to run again."""
+        for cell in cells:
+            record = self.record_of(cell)
             if record is not None:
-                kind = "failed" if record.verdict == "failed" else "earlier"
-                aside = self.path / f"{cell.name}.{kind}-{record.id}"
-                events = events_of(self.record_path(cell))
-                if events.exists():
-                    events.rename(f"{aside}.events")
-                self.record_path(cell).rename(aside)
+                self._rename(cell, "failed" if record.verdict == "failed" else "earlier")
+
+    def _rename(self, cell: Cell, kind: str) -> None:
+        """Rename the record of a cell and its events, if there are any."""
+        record = self.record_of(cell)
+        if record is None:
+            return
+        aside = self.path / f"{cell.name}.{kind}-{record.id}"
+        events = events_of(self.record_path(cell))
+        if events.exists():
+            events.rename(f"{aside}.events")
+        self.record_path(cell).rename(aside)
 
     @property
     def done(self) -> bool:

@@ -1,8 +1,9 @@
 """Plan a race before anything runs: every cell, in order.
 
     heat       one model, one number of workers, one batch size: contenders are compared inside it
-    cell       one contender of one heat in one round: a fresh set of processes, one record
-    round      every cell once, in a new random order
+    cell       one contender of one heat in one round: one record
+    start      a fresh set of processes: the cells of a heat that take turns in it, or one cell that runs isolated
+    round      every cell once, starts in a new random order
 
 Every model and batch size also has a one-worker baseline: the plain loop, with the threads of one worker.
 """
@@ -13,9 +14,9 @@ import hashlib
 import json
 import os
 import re
-import shlex
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 
 from paceline._version import VERSION
@@ -26,57 +27,13 @@ from paceline.files.read import read_bytes
 from paceline.files.redact import redact
 from paceline.measure.measure import STEPS, in_periods, period_of
 from paceline.menu.grammar import parse
+from paceline.race.cells import BASELINE, Cell, Entry, Heat, title_of
 from paceline.race.contenders import Contender, contenders_of, same_result
 from paceline.race.suite import Suite
 from paceline.race.turns import in_turns
-from paceline.run.compose.compose import OWN, check
-from paceline.run.run import Run
-
-BASELINE = "one worker"
-
-
-@dataclass(frozen=True)
-class Heat:
-    """A setting in which contenders are compared."""
-
-    model: str
-    workers: int
-    batch: int
-
-    def __str__(self) -> str:
-        return f"{self.model}, {self.workers} worker{'s' * (self.workers != 1)}, batch {self.batch}"
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One fresh start of a contender. `name` is its file name."""
-
-    name: str
-    heat: Heat
-    label: str
-    round: int
-    run: Run
-    script: tuple[str, ...] = ()
-    same_result: bool = True
-
-    @property
-    def key(self) -> tuple[Heat, str]:
-        return self.heat, self.label
-
-    @property
-    def title(self) -> str:
-        return title_of(self.heat, self.script)
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A contender in a heat."""
-
-    heat: Heat
-    label: str
-    run: Run
-    same_result: bool = True
-    notes: tuple[str, ...] = ()
+from paceline.run.compose.compose import OWN, check, servers_of
+from paceline.run.fields import Kind
+from paceline.run.run import Run, fields
 
 
 @dataclass(frozen=True)
@@ -98,8 +55,50 @@ class RacePlan:
     def notes(self) -> list[str]:
         """Return notes about surprising choices of the plan, each once."""
         few, rounds = self.suite.reference_rounds, self.suite.rounds
-        few_rounds = [f"{BASELINE} and limit take part in {few} of {rounds} rounds"] if few and few < rounds else []
-        return [*few_rounds, *dict.fromkeys(note for entry in self.entries for note in entry.notes)]
+        limited = bool(few and rounds and few < rounds)
+        few_rounds = [f"{BASELINE} and limit take part in {few} of {rounds} rounds"] if limited else []
+        return [*few_rounds, *self._isolated(), *dict.fromkeys(note for entry in self.entries for note in entry.notes)]
+
+    def _isolated(self) -> Iterator[str]:
+        """Name contenders that run isolated beside others that take turns."""
+        entries = [entry for entry in self.entries if entry.label != BASELINE]
+        if all(entry.alone for entry in entries):
+            return
+        reasons = {entry.label: entry.alone for entry in entries if entry.alone and entry.heat.workers > 1}
+        for label, why in reasons.items():
+            yield f"{label} runs isolated, in processes of its own: {why}"
+
+    @property
+    def rounds(self) -> int:
+        """Return the number of rounds, or the most that there can be."""
+        return self.suite.rounds or max((cell.round for cell in self.cells), default=0)
+
+    def cells_in(self, number: int) -> list[Cell]:
+        return self._by_round.get(number, [])
+
+    @cached_property
+    def _by_round(self) -> dict[int, list[Cell]]:
+        found: dict[int, list[Cell]] = {}
+        for cell in self.cells:
+            found.setdefault(cell.round, []).append(cell)
+        return found
+
+    @cached_property
+    def cells_by_key(self) -> dict[tuple[Heat, str], list[Cell]]:
+        """Return the cells of each contender, by round."""
+        found: dict[tuple[Heat, str], list[Cell]] = {}
+        for cell in sorted(self.cells, key=lambda cell: cell.round):
+            found.setdefault(cell.key, []).append(cell)
+        return found
+
+    def pairs(self, heat: Heat) -> int:
+        """Return the number of comparisons that the race decides in a heat, which share its error.
+
+        Contenders with the same result are compared with each other, one that changes convergence with the best.
+        """
+        entries = [entry for entry in self.entries_of(heat) if entry.run.reference != "limit"]
+        same = sum(entry.same_result for entry in entries)
+        return max(1, same * (same - 1) // 2 + len(entries) - same)
 
     def entries_of(self, heat: Heat) -> list[Entry]:
         return [entry for entry in self.entries if entry.heat == heat]
@@ -112,15 +111,11 @@ class RacePlan:
         """Return a digest of race, code, machine and torch version, by which a restart finds its folder."""
         cells = [[cell.name, cell.label, cell.run.model_dump(mode="json")] for cell in self.cells]
         code = [_content(path) for path in _inputs(self.script, [cell.run for cell in self.cells])]
-        text = json.dumps([cells, self.script, self.suite.minutes, VERSION, code, _stack()], sort_keys=True)
+        # A race until it is sure goes on with whatever minutes the next command gives it.
+        minutes = None if self.suite.until_sure else self.suite.minutes
+        how = [minutes, self.suite.margin, self.suite.isolated]
+        text = json.dumps([cells, self.script, how, VERSION, code, _stack()], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def title_of(heat: Heat, script: Sequence[str]) -> str:
-    """Return the title of a heat; a script has its own model and batch."""
-    if not script:
-        return str(heat)
-    return f"{shlex.join(script)}, {heat.workers} worker{'s' * (heat.workers != 1)}"
 
 
 def _stack() -> list[object]:
@@ -150,6 +145,10 @@ def _content(path: str) -> str:
 
 
 MOST_ENTRIES, MOST_CELLS = 1_000, 50_000
+MOST_ROUNDS = 60  # of a race until it is sure
+FEW_ROUNDS = 3  # with the baseline, in a race until it is sure
+LONGEST_PERIOD = 16  # steps of a rule; a longer one would fill a start with a few turns
+_OF_A_PROCESS = (*fields(Kind.LAUNCHER), "compile", "lab")  # what all contenders of a process share
 
 
 def plan(suite: Suite, *, script: Sequence[str] = ()) -> RacePlan:
@@ -162,7 +161,7 @@ def plan(suite: Suite, *, script: Sequence[str] = ()) -> RacePlan:
         for batch in suite.batch_sizes
         for workers in suite.workers
     ]
-    _refuse_many(len(heats) * len(contenders), suite.rounds)
+    _refuse_many(len(heats) * len(contenders), suite.rounds or 1)
     threads = suite.common.get("threads") or max(1, _cores() // max(suite.workers))
     entries = list(_entries(suite, contenders, heats, threads, script=bool(script)))
     _refuse(entries, unknown=OWN if script else ())
@@ -198,13 +197,33 @@ def _entries(
             seen.add((heat.model, heat.batch))
             alone = Heat(heat.model, 1, heat.batch)
             plain = base(suite, alone, threads).with_(strategy="limit", nodes=None, comm="auto")
-            yield Entry(alone, BASELINE, plain)
+            yield Entry(alone, BASELINE, plain, alone="one worker")
         common = base(suite, heat, threads)
         for contender in contenders:
             # With one worker the limit equals the baseline, and DDP has no peers.
             if heat.workers == 1 and contender.is_reference:
                 continue
-            yield _entry(contender, heat, common, script=script)
+            entry = _entry(contender, heat, common, script=script)
+            why = "it is a script" if script else "--isolated" if suite.isolated else _why_alone(entry.run, common)
+            yield replace(entry, alone=why)
+
+
+def _why_alone(run: Run, common: Run) -> str:
+    """Return why a contender cannot take turns with others in one process; empty if it can."""
+    if run.workers == 1:
+        return "one worker"
+    if run.epochs is not None:
+        return "it trains whole epochs"
+    try:
+        servers, period = servers_of(run), period_of(run)
+    except WrongCommand:
+        return "it cannot run"
+    if servers:
+        return "it has dedicated servers"
+    if period > LONGEST_PERIOD:
+        return f"it repeats itself every {period} steps"
+    other = [name for name in _OF_A_PROCESS if getattr(run, name) != getattr(common, name)]
+    return f"its {', '.join(other)} would change the others' processes" if other else ""
 
 
 def _entry(contender: Contender, heat: Heat, common: Run, *, script: bool) -> Entry:
@@ -261,22 +280,29 @@ def _refuse(entries: Sequence[Entry], unknown: Sequence[str] = ()) -> None:
 
 
 def _cells(suite: Suite, entries: Sequence[Entry], script: tuple[str, ...]) -> Iterator[Cell]:
-    for number in range(1, suite.rounds + 1):
+    rounds = suite.rounds or max(1, min(MOST_ROUNDS, MOST_CELLS // max(1, len(entries))))
+    for number in range(1, rounds + 1):
         taking_part = [(index, entry) for index, entry in enumerate(entries) if number in _rounds_of(entry, suite)]
         seed = f"{suite.seed}, round {number}"
-        for index, entry in in_turns(taking_part, lambda place: (place[1].heat.model, place[1].heat.batch), seed):
+        order = in_turns(taking_part, lambda place: (place[1].heat.model, place[1].heat.batch), seed)
+        if number == 1:  # the first record of a contender already has an efficiency
+            order.sort(key=lambda place: place[1].label != BASELINE)
+        for index, entry in order:
             heat = entry.heat
             stem = slug(redact(f"{heat.model} {heat.workers}x{heat.batch} {entry.label}"))
             name = f"{stem}-{index + 1}-round{number}"
-            yield Cell(name, heat, entry.label, number, entry.run, script, entry.same_result)
+            yield Cell(name, heat, entry.label, number, entry.run, script, entry.same_result, entry.alone)
 
 
 def _rounds_of(entry: Entry, suite: Suite) -> Collection[int]:
-    """Return the rounds of an entry: all, or a few spread evenly if no verdict depends on it."""
+    """Return the rounds of an entry: all, or a few if no verdict depends on it."""
+    extra = entry.label == BASELINE or (entry.label == "limit" and bool(entry.alone))
+    if suite.rounds is None:
+        return range(1, (suite.reference_rounds or FEW_ROUNDS) + 1) if extra else range(1, MOST_ROUNDS + 1)
     few = suite.reference_rounds or suite.rounds
-    if few >= suite.rounds or entry.label not in (BASELINE, "limit"):
+    if few >= suite.rounds or not extra:
         return range(1, suite.rounds + 1)
-    return {1 + place * (suite.rounds - 1) // max(1, few - 1) for place in range(few)}
+    return {1 + place * (suite.rounds - 1) // max(1, few - 1) for place in range(few)}  # spread evenly
 
 
 def slug(text: str, longest: int = 60) -> str:

@@ -1,48 +1,61 @@
-"""Run a race: fresh processes in interleaved order, so that slow minutes affect all contenders alike.
+"""Run a race: starts are added until every contender is decided, or the time is used up.
 
-round 1:  ddp  limit  one worker  allreduce      round 2:  limit  allreduce  ddp  one worker      ...
+    round 1   [ one worker ]   [ ddp | allreduce | limit, in turns ]   [ a contender with servers of its own ]
+    round 2                    [ ... ]                                 [ ... ]
+    ...       after every start: who is beaten, who is level, who needs more
+
+Contenders that are surely beaten leave the race. Decisions after every start do not inflate errors, because their
+intervals form confidence sequences (paceline/measure/stats/sequential.py).
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
-from pathlib import Path
 from statistics import fmean
 from typing import Any, Protocol
 
-from paceline.errors import PacelineError
-from paceline.measure.measure import WATCHED, measure
+from paceline.errors import PacelineError, TurnFailed
 from paceline.measure.places import places_of
-from paceline.measure.record.record import Record, read, write
+from paceline.measure.record.record import Record
 from paceline.measure.stats.intervals import Interval
-from paceline.race.folder import RaceFolder
+from paceline.race.cells import BASELINE, Cell, Entry, Heat, Start, starts_of
+from paceline.race.folder import RaceFolder, Result
 from paceline.race.keep import efficiency_of
-from paceline.race.plan import BASELINE, Cell, Entry, Heat, RacePlan
+from paceline.race.measured import Measured, Measurer
+from paceline.race.pacing import next_seconds
+from paceline.race.plan import RacePlan
 from paceline.race.results.fields import Field
 from paceline.race.results.standing import CHANGES, SAME, Standing, same_work
-from paceline.run.compose.compose import axes_of
-from paceline.run.run import Run
+from paceline.race.results.verdict import Verdict, verdict
 
-Measure = Callable[[Cell], tuple[Record, list[list[Any]]]]
+Key = tuple[Heat, str]  # of a contender
 
 
 class Watcher(Protocol):
     """An observer of a race, such as the terminal."""
 
-    def began(self, race: Race, cell: Cell) -> None: ...
+    def began(self, race: Race, start: Start) -> None: ...
 
-    def ended(self, race: Race, cell: Cell, record: Record) -> None: ...
+    def progress(self, race: Race, start: Start, line: str) -> None: ...
+
+    def ended(self, race: Race, start: Start) -> None: ...
+
+    def noted(self, race: Race, text: str) -> None: ...
 
 
 class Nobody:
-    def began(self, race: Race, cell: Cell) -> None:
+    def began(self, race: Race, start: Start) -> None:
         pass
 
-    def ended(self, race: Race, cell: Cell, record: Record) -> None:
+    def progress(self, race: Race, start: Start, line: str) -> None:
+        pass
+
+    def ended(self, race: Race, start: Start) -> None:
+        pass
+
+    def noted(self, race: Race, text: str) -> None:
         pass
 
 
@@ -53,20 +66,28 @@ class Race:
     plan: RacePlan
     folder: RaceFolder
     records: dict[str, Record] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
-    elapsed: float = 0.0
+    seconds: dict[tuple[Heat, str], list[float]] = field(default_factory=dict)  # of starts in this sitting
+    elapsed: dict[Heat, float] = field(default_factory=dict)
+    apart: dict[Key, str] = field(default_factory=dict)  # could not take turns, and why
     kept: int = 0
-    cut_short: bool = False
+    late: set[Heat] = field(default_factory=set)  # heats without time for another round
 
     @property
     def done(self) -> int:
         return len(self.records)
 
     @property
+    def cut_short(self) -> bool:
+        """Return whether time ended before all rounds, or before the race was sure."""
+        return bool(self.late)
+
+    @property
     def rounds(self) -> int:
-        """Return the number of rounds in which every cell has finished."""
+        """Return the number of rounds in which every cell has finished; without an end, of those that began."""
+        if self.plan.suite.until_sure:
+            return max((cell.round for cell in self.plan.cells if cell.name in self.records), default=0)
         left = [cell.round for cell in self.plan.cells if cell.name not in self.records]
-        return min(left, default=self.plan.suite.rounds + 1) - 1
+        return min(left, default=self.plan.rounds + 1) - 1
 
     @property
     def failures(self) -> list[tuple[Cell, Record]]:
@@ -83,7 +104,7 @@ class Race:
 
     def cells_of(self, heat: Heat, label: str) -> list[Cell]:
         """The cells of one contender, by round."""
-        return sorted((cell for cell in self.plan.cells if cell.key == (heat, label)), key=lambda cell: cell.round)
+        return self.plan.cells_by_key.get((heat, label), [])
 
     def entries(self, heat: Heat) -> list[Entry]:
         """The contenders of a heat, its baseline first."""
@@ -97,50 +118,88 @@ class Race:
         standings = (self.standing(entry.heat, entry.label) for entry in entries)
         return Field(tuple(standing for standing in standings if standing is not None), entries[-1].run)
 
+    def verdict(self, heat: Heat) -> Verdict:
+        """The verdict about a heat as it stands now."""
+        return verdict(self.field_of(heat), heat.workers)
+
     def baseline(self, heat: Heat) -> Standing | None:
         """The one worker that contenders of a heat are compared with."""
         return self.standing(*self.plan.baseline_of(heat))
 
     def speedup(self, entry: Entry) -> Interval | None:
-        """Return the ratio to one worker, round by round, or None if the work of one worker differs or is unknown."""
+        """Return the ratio to one worker, or None if the work of one worker differs or is unknown."""
         alone, standing = self.baseline(entry.heat), self.standing(entry.heat, entry.label)
         if alone is None or standing is None or not same_work(standing, alone):
             return None
-        return standing.round_ratio(alone)
+        return standing.beside(alone)
+
+    # what is left to do -------------------------------------------------------------------------
+
+    def is_out(self, key: Key) -> bool:
+        """Return whether a contender starts no more: it failed and never ended well, or it is surely beaten."""
+        records = [self.records[cell.name] for cell in self.cells_of(*key) if cell.name in self.records]
+        if records and all(record.verdict == "failed" for record in records):
+            return True
+        return self.plan.suite.until_sure and key[1] in self._beaten(key[0])
+
+    def _beaten(self, heat: Heat) -> Sequence[str]:
+        contenders = self.field_of(heat).at(heat.workers)
+        return self.verdict(heat).beaten if contenders else ()
+
+    def is_decided(self, heat: Heat) -> bool:
+        """Return whether more starts of a heat would change nothing."""
+        if not self.plan.suite.until_sure:
+            return False
+        racing = [entry for entry in self.plan.entries_of(heat) if entry.label != BASELINE]
+        unknown = [entry for entry in racing if self.standing(heat, entry.label) is None]
+        if any(not self.is_out((heat, entry.label)) for entry in unknown):
+            return False
+        if len(unknown) == len(racing):
+            return True
+        judged = self.verdict(heat)
+        return judged.end in ("wins", "level", "alone", "none") and not judged.undecided
+
+    def todo(self, number: int) -> list[Cell]:
+        """Return the cells of a round that still take part and have no record."""
+        decided = {heat: self.is_decided(heat) for heat in self.plan.heats}
+        over = {heat for heat in decided if decided[heat] or heat in self.late}
+        cells = [cell for cell in self.plan.cells_in(number) if cell.name not in self.records]
+        return [cell for cell in cells if not self._is_over(cell, over) and not self.is_out(cell.key)]
+
+    def _is_over(self, cell: Cell, over: set[Heat]) -> bool:
+        """A baseline is needed as long as one of the heats that use it goes on."""
+        if cell.label == BASELINE:
+            users = [heat for heat in self.plan.heats if self.plan.baseline_of(heat)[0] == cell.heat]
+            return all(heat in over for heat in users)
+        return cell.heat in over
+
+    # time ---------------------------------------------------------------------------------------
+
+    def expected(self, starts: Sequence[Start]) -> float:
+        """Estimate seconds by earlier starts, without the first, which may have had more to do."""
+        known = {key: fmean(seconds[1:] or seconds) for key, seconds in self.seconds.items()}
+        usual = fmean(known.values()) if known else 0.0
+        return sum(known.get(start.key, usual) for start in starts)
 
     def seconds_left(self) -> float | None:
-        """Return an estimate of the seconds that the remaining cells will take."""
+        """Return the seconds that are left at most: of the minutes, or of the rounds; None if nothing is known."""
         if not self.seconds:
             return None
-        return self._expected([cell for cell in self.plan.cells if cell.name not in self.records])
+        minutes, fixed = self.plan.suite.minutes_of_a_heat, self.plan.suite.rounds
+        heats = [heat for heat in self.plan.heats if heat not in self.late and not self.is_decided(heat)]
+        bounds = []
+        if minutes is not None:
+            bounds.append(sum(max(0.0, 60 * minutes - self.elapsed.get(heat, 0.0)) for heat in heats))
+        if fixed is not None:
+            rounds = range(1, fixed + 1)
+            bounds.append(sum(self.expected(starts_of(self.todo(number), self.apart)) for number in rounds))
+        return min(bounds, default=None)
 
-    def seconds_of_round(self, number: int) -> float:
-        """Return an estimate of the seconds of a round; 0 if nothing is known yet."""
-        return self._expected([cell for cell in self.plan.cells if cell.round == number])
-
-    def _expected(self, cells: Sequence[Cell]) -> float:
-        """Estimate by earlier cells of the same contender, without the first, which may have had more to do."""
-        times: dict[Any, list[float]] = {}
-        for cell in self.plan.cells:
-            if cell.name in self.seconds:
-                times.setdefault(cell.key, []).append(self.seconds[cell.name])
-        known = {key: fmean(seconds[1:] or seconds) for key, seconds in times.items()}
-        usual = fmean(known.values()) if known else 0.0
-        return sum(known.get(cell.key, usual) for cell in cells)
-
-    @property
-    def rounds_in_time(self) -> int | None:
-        """Return the number of rounds that fit into the time limit, or None without a limit or an estimate."""
-        minutes, done = self.plan.suite.minutes, self.rounds
-        if minutes is None or not self.seconds:
-            return None
-        ends = accumulate(map(self.seconds_of_round, range(done + 1, self.plan.suite.rounds + 1)), initial=self.elapsed)
-        return done + sum(end <= 60 * minutes for end in list(ends)[1:])
-
-    @property
-    def minutes_needed(self) -> int:
-        """Return the minutes that all rounds need, with a tenth to spare."""
-        return math.ceil(1.1 * self._expected(self.plan.cells) / 60)
+    def heat_of(self, start: Start) -> Heat:
+        """Return the heat whose time a start uses; that of a baseline is the first heat that it serves."""
+        if start.cells[0].label != BASELINE:
+            return start.heat
+        return next(heat for heat in self.plan.heats if self.plan.baseline_of(heat)[0] == start.heat)
 
 
 def check_places(plan: RacePlan) -> None:
@@ -155,46 +214,44 @@ def race(
     plan: RacePlan,
     folder: RaceFolder,
     *,
-    measured: Measure | None = None,
+    measured: Measurer | None = None,
     watcher: Watcher | None = None,
     retry: bool = False,
     clock: Callable[[], float] = time.monotonic,
 ) -> Race:
-    """Run every cell that has no record yet, then add the efficiency to the records of successful cells.
+    """Add starts until every heat is decided, its rounds are done, or its time is used up.
 
     With `retry`, whole rounds with a failed cell run again, because ratios are taken within a round.
     """
-    watcher, measured = watcher or Nobody(), measured or Measured()
+    measured = measured or Measured()
     result = Race(plan, folder)
     with folder.alone():
-        folder.fail_killed(plan)
+        folder.repair(plan)
         again = folder.incomplete(plan) if retry else set()
         if retry:
             folder.reopen()
+        else:
+            result.apart = _known_apart(plan, folder)
         _keep_records(result, [cell for cell in plan.cells if cell.round not in again])
         result.kept = result.done
-        began = clock()
-        for cell in plan.cells:
-            if cell.name in result.records:
-                continue
-            if _no_time(result, cell):
-                result.cut_short = True
+        runner = Runner(result, measured, watcher or Nobody(), clock)
+        for number in range(1, plan.rounds + 1):
+            if all(heat in result.late or result.is_decided(heat) for heat in plan.heats):
                 break
-            if cell.round in again:
-                folder.set_aside(plan, cell.round)
-                again.remove(cell.round)
-            watcher.began(result, cell)
-            start = clock()
-            record = _run(cell, folder, measured)
-            result.records[cell.name], result.seconds[cell.name] = record, clock() - start
-            result.elapsed = clock() - began
-            watcher.ended(result, cell, record)
-        _keep_records(
-            result, [cell for cell in plan.cells if cell.round in again]
-        )  # these did not run again for lack of time
-        _add_efficiency(result)
-        folder.finish()
+            runner.round(number, fresh=number in again)
+        _keep_records(result, [cell for cell in plan.cells if cell.round in again - runner.begun])
+        if not plan.suite.until_sure or all(result.is_decided(heat) for heat in plan.heats):
+            folder.finish()
     return result
+
+
+def _known_apart(plan: RacePlan, folder: RaceFolder) -> dict[Key, str]:
+    known = folder.apart
+    return {cell.key: known[_spoken(cell.key)] for cell in plan.cells_in(1) if _spoken(cell.key) in known}
+
+
+def _spoken(key: Key) -> str:
+    return f"{key[1]}: {key[0]}"
 
 
 def _keep_records(result: Race, cells: Sequence[Cell]) -> None:
@@ -204,69 +261,127 @@ def _keep_records(result: Race, cells: Sequence[Cell]) -> None:
             result.records[cell.name] = record
 
 
-class Measured:
-    """Measure cells, and cache the cost of a sample of each workload; `watched` as in `measure`."""
+class Runner:
+    """Runs the rounds of a race. `begun` are the rounds that ran at least one start."""
 
-    def __init__(self, *, watched: int = WATCHED) -> None:
-        self._watched = watched
-        self._flops: dict[tuple[Any, ...], int] = {}
+    def __init__(self, result: Race, measured: Measurer, watcher: Watcher, clock: Callable[[], float]) -> None:
+        self._race, self._measured, self._watcher, self._clock = result, measured, watcher, clock
+        self.begun: set[int] = set()
 
-    def __call__(self, cell: Cell) -> tuple[Record, list[list[Any]]]:
-        run = cell.run
-        workload = (run.model, run.classes, run.image_size, run.sequence_length)
-        # The last step is never crossed, so a few watched steps would not show a schedule that crosses the step.
-        watched = WATCHED if _crosses_step(run) else self._watched
-        record, events = measure(run, lambda *_: None, flops=self._flops.get(workload), watched=watched)
-        flops = record.resources.get("flops")
-        if flops and (counted := flops.get("per_sample")):
-            self._flops[workload] = int(counted)
-        return record, events
+    def round(self, number: int, *, fresh: bool = False) -> None:
+        """Run what is left of a round, heat by heat in the order of the plan; `fresh` rounds replace their records."""
+        race = self._race
+        starts = starts_of(race.todo(number), race.apart)
+        self._end_heats(starts, number)
+        starts = starts_of(race.todo(number), race.apart)
+        if starts and fresh:
+            race.folder.set_aside(race.plan.cells_in(number))
+        for start in starts:
+            cells = tuple(cell for cell in start.cells if not race.is_out(cell.key))
+            if cells and not race.is_decided(race.heat_of(start)):
+                self.begun.add(number)
+                self._whole_again(start, number)
+                self._run(Start(cells, start.shared))
+
+    def _end_heats(self, starts: Sequence[Start], number: int) -> None:
+        """End the heats whose part of this round would run past the time; the first round always runs."""
+        race, minutes = self._race, self._race.plan.suite.minutes_of_a_heat
+        if minutes is None or number == 1:
+            return
+        for heat in race.plan.heats:
+            mine = [start for start in starts if race.heat_of(start) == heat]
+            torn = any(cell.name in race.records for cell in race.plan.cells_in(number) if cell.heat == heat)
+            if mine and not torn and race.elapsed.get(heat, 0.0) + race.expected(mine) > 60 * minutes:
+                race.late.add(heat)
+
+    def _whole_again(self, start: Start, number: int) -> None:
+        """Set records aside that a repeated shared start will make again: ratios are of contenders side by side."""
+        race = self._race
+        if not start.shared:
+            return
+        mates = [
+            c for c in race.plan.cells_in(number) if c.heat == start.heat and c.name in race.records and not c.alone
+        ]
+        mates = [cell for cell in mates if race.records[cell.name].race.get("shared")]
+        race.folder.set_aside(mates)
+        for cell in mates:
+            del race.records[cell.name]
+
+    def _run(self, start: Start) -> None:
+        race = self._race
+        self._watcher.began(race, start)
+        race.folder.begin(start)
+        began = self._clock()
+        try:
+            results = self._results(start)
+        except TurnFailed as problem:
+            race.folder.forget(start)
+            self._count(start, began)
+            self._separate(start, problem)
+            return
+        seconds = self._count(start, began)
+        race.seconds.setdefault(start.key, []).append(seconds)
+        records = race.folder.end(start, self._efficient(start, results), self._known(start, seconds))
+        race.records |= {cell.name: record for cell, record in zip(start.cells, records, strict=True)}
+        self._watcher.ended(race, start)
+
+    def _results(self, start: Start) -> Sequence[Result]:
+        """Measure a start; an isolated cell that fails has a record of its failure."""
+        race = self._race
+
+        def on_line(rank: int, stream: str, line: str) -> None:
+            if rank == 0:
+                self._watcher.progress(race, start, line)
+
+        if start.shared:
+            return self._measured.together(start, next_seconds(race.field_of(start.heat), start.heat.workers), on_line)
+        try:
+            return [self._measured.alone(start.cells[0], on_line)]
+        except PacelineError as problem:
+            return [race.folder.failure_of(start.cells[0], str(problem))]
+
+    def _count(self, start: Start, began: float) -> float:
+        seconds, heat = self._clock() - began, self._race.heat_of(start)
+        self._race.elapsed[heat] = self._race.elapsed.get(heat, 0.0) + seconds
+        return seconds
+
+    def _separate(self, start: Start, problem: TurnFailed) -> None:
+        """Isolate the contender that failed, or all if nobody knows which; then repeat the start."""
+        race = self._race
+        failed = [cell for cell in start.cells if cell.label == problem.contender] or list(start.cells)
+        for cell in failed:
+            race.apart[cell.key] = problem.what
+        race.folder.keep_apart({_spoken(key): why for key, why in race.apart.items()})
+        who = failed[0].label if len(failed) < len(start.cells) else f"contenders of {race.plan.title(start.heat)}"
+        self._watcher.noted(race, f"{who} from now on in isolated starts: {problem.what.splitlines()[0]}")
+        for part in starts_of(start.cells, race.apart):
+            self._run(part)
+
+    def _known(self, start: Start, seconds: float) -> dict[str, Any]:
+        """Return what the race knows about the records of a start."""
+        suite, cell = self._race.plan.suite, start.cells[0]
+        known: dict[str, Any] = {"margin": suite.margin, "seconds": seconds}
+        if suite.until_sure:
+            known["pairs"] = self._race.plan.pairs(start.heat)
+        why = self._race.apart.get(cell.key) or cell.alone
+        return known if start.shared or not why else {**known, "alone": why.splitlines()[0]}
+
+    def _efficient(self, start: Start, results: Sequence[Result]) -> list[Result]:
+        """Add the efficiency of each record by the baseline so far; records are never written again."""
+        alone = self._race.baseline(start.heat)
+        if alone is None or start.cells[0].label == BASELINE:
+            return list(results)
+        return [
+            (_with_efficiency(record, cell, alone), events)
+            for cell, (record, events) in zip(start.cells, results, strict=True)
+        ]
 
 
-def _crosses_step(run: Run) -> bool:
-    return run.reference is None and bool(axes_of(run).schedule.crosses_step)
-
-
-def _run(cell: Cell, folder: RaceFolder, measured: Measure) -> Record:
-    """Run one cell; its record holds the result or the failure."""
-    folder.begin(cell)
-    try:
-        record, events = measured(cell)
-    except PacelineError as problem:
-        return folder.fail(cell, str(problem))
-    except BaseException as problem:
-        folder.fail(cell, f"the race was stopped while this cell was under way: {problem or type(problem).__name__}")
-        raise
-    return folder.end(cell, record, events)
-
-
-def _no_time(result: Race, cell: Cell) -> bool:
-    """Return whether the cell's round would run past the time limit; the first round always runs."""
-    minutes, first = result.plan.suite.minutes, cell.round == 1
-    begins = not any(c.round == cell.round and c.name in result.records for c in result.plan.cells)
-    if minutes is None or first or not begins:
-        return False
-    return result.elapsed + result.seconds_of_round(cell.round) > 60 * minutes
-
-
-def _add_efficiency(result: Race) -> None:
-    """Add the efficiency to each record: an interval over rounds, each against the baseline of its own round."""
-    for entry in result.plan.entries:
-        if entry.label == BASELINE:
-            continue
-        standing, alone = result.standing(entry.heat, entry.label), result.baseline(entry.heat)
-        speedup = result.speedup(entry)
-        if standing is None or alone is None or speedup is None:
-            continue
-        ended, turns = {record.id for record in standing.records}, {record.turn: record.id for record in alone.records}
-        for cell in result.cells_of(entry.heat, entry.label):
-            record = result.records.get(cell.name)
-            if record is not None and record.id in ended and record.turn in turns:
-                efficiency = efficiency_of(speedup, entry.heat.workers, turns[record.turn])
-                result.records[cell.name] = _with_efficiency(result.folder.record_path(cell), efficiency)
-
-
-def _with_efficiency(path: Path, efficiency: dict[str, Any]) -> Record:
-    record = read(path).model_copy(update={"efficiency": efficiency})
-    write(path, record.to_json())
-    return record
+def _with_efficiency(record: Record, cell: Cell, alone: Standing) -> Record:
+    if record.verdict == "failed":
+        return record
+    mine = Standing(cell.label, cell.heat.workers, record.kind, SAME, (record.without_secrets(),))
+    if not same_work(mine, alone):
+        return record
+    speedup = mine.beside(alone)
+    return record.model_copy(update={"efficiency": efficiency_of(speedup, cell.heat.workers, alone.last.id)})

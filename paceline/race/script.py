@@ -17,6 +17,7 @@ from typing import Any
 from paceline.cluster.environment import capture
 from paceline.cluster.job_folder import job_folder
 from paceline.errors import Refused, WrongCommand
+from paceline.measure.busy import Usage
 from paceline.measure.measure import UPDATES, OnLine, make_record, period_of
 from paceline.measure.meter import PARTS
 from paceline.measure.places import launcher_of, places_of
@@ -148,6 +149,7 @@ def script_of(record: Record) -> list[str]:
 
 def measure_script(argv: Sequence[str], run: Run) -> tuple[Record, list[list[Any]]]:
     """Start a script once with the settings of a run; return its record and events."""
+    usage = Usage()
     with job_folder() as folder:
         results = _start(
             argv,
@@ -159,9 +161,14 @@ def measure_script(argv: Sequence[str], run: Run) -> tuple[Record, list[list[Any
             measured=True,
         )
         ranks = [_seen(results, rank, argv) for rank in range(run.workers)]
+    usage.stop()
     count = min(len(rank.steps) for rank in ranks)
     ranks = [_in_blocks(rank, count, period_of(run)) for rank in ranks]
-    fields = {"run": run_of(argv, run, ranks[0].batch or None), "text": command_of(argv, run)}
+    fields = {
+        "run": run_of(argv, run, ranks[0].batch or None),
+        "text": command_of(argv, run),
+        "busy": usage.part(ranks),
+    }
     return make_record(run, [], ranks).model_copy(update=fields), [[] for _ in ranks]
 
 

@@ -4,7 +4,7 @@ contenders = ["allreduce", "half: allreduce,compressor=cast(bf16)"]
 models = ["mobilenet_v2"]
 workers = [1, 2]
 batch_sizes = [64]
-rounds = 5
+minutes = 5
 
 [run]
 image_size = 32
@@ -32,7 +32,9 @@ from paceline.run.run import GRID, Run
 
 Rounds = Annotated[int, Field(gt=0, le=10_000)]
 Minutes = Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)]
+Margin = Annotated[float, Field(gt=0, le=50, allow_inf_nan=False)]
 Count = Annotated[int, Field(gt=0, le=1 << 24)]
+MINUTES = 3.0  # of a heat, where neither minutes nor rounds are set
 
 
 def _common() -> type[BaseModel]:
@@ -73,11 +75,22 @@ class Suite(BaseModel):
     models: Annotated[list[str], Field(min_length=1, max_length=1_000)] = ["mobilenet_v2"]
     workers: Annotated[list[Count], Field(min_length=1, max_length=1_000)] = [2]
     batch_sizes: Annotated[list[Count], Field(min_length=1, max_length=1_000)] = [32]
-    rounds: Rounds = 5
-    reference_rounds: Rounds | None = None  # rounds with the baseline and the limit; all by default
-    minutes: Minutes | None = None
+    rounds: Rounds | None = None  # without it, starts are added until every contender is decided
+    reference_rounds: Rounds | None = None  # rounds with the baseline, and with a limit that runs isolated
+    minutes: Minutes | None = None  # of each heat
+    margin: Margin = 3.0  # percent; a difference that is surely smaller makes contenders level
+    isolated: bool = False  # every contender in processes of its own
     seed: Annotated[int, Field(ge=0, le=LARGEST_SEED)] = 0
     run: Common = Common()  # type: ignore[valid-type]
+
+    @property
+    def until_sure(self) -> bool:
+        """Return whether the race itself decides how many starts it needs."""
+        return self.rounds is None
+
+    @property
+    def minutes_of_a_heat(self) -> float | None:
+        return MINUTES if self.minutes is None and self.until_sure else self.minutes
 
     @property
     def common(self) -> dict[str, Any]:

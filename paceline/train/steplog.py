@@ -16,6 +16,7 @@ from typing import Any
 
 from paceline.measure.footprint import peak_rss, pss
 from paceline.measure.record.rank_report import RankReport
+from paceline.measure.starved import queued_seconds
 
 MOST = 1_000_000  # updates; of a longer training only the first ones are kept
 
@@ -31,7 +32,7 @@ class StepLog:
     ) -> None:
         self._pace, self._dealt, self._clock = pace, dealt, clock
         self._last, self._cpu, self._received = clock(), time.process_time(), list(pace.comm.received())
-        self._before = dealt()
+        self._before, self._queued = dealt(), queued_seconds()
         self.steps: list[float] = []
         self.batches: list[tuple[int, int]] = []
         self.exposed: list[float] = []
@@ -69,6 +70,7 @@ class StepLog:
             received_per_step=[(now - then) / count for now, then in received],
             pushed_per_step=[sent / count for sent in service.sent] if service is not None else [],
             cpu_seconds_per_step=(time.process_time() - self._cpu) / count,
+            queued_seconds_per_step=max(0.0, queued_seconds() - self._queued) / count,
             pss_peak=pss(),
             rss_peak=peak_rss(),
             plan={"chunks": sum(len(engine.chunks) for engine in engines)} if engines else {},

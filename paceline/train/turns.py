@@ -133,7 +133,8 @@ def _built(task: TurnsTask, where: Position, device: Device, state: dict[str, An
     for index, (run, label) in enumerate(zip(task.runs, task.labels, strict=True)):
         contender = Contender(run, label, where, device, state)
         if index == 0:
-            check_room(contender.measurement.training.model, len(task.runs), where.size, task.room)
+            here = int(os.environ.get("LOCAL_WORLD_SIZE", where.size))
+            check_room(contender.measurement.training.model, len(task.runs), here, task.room)
         _check_settings(label, settings, state)
         yield contender
 

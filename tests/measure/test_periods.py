@@ -7,7 +7,8 @@ import pytest
 
 from paceline.cli.race_view import spoken
 from paceline.measure.measure import in_periods, is_uneven, make_record, period_of
-from paceline.race.plan import BASELINE, plan
+from paceline.race.cells import BASELINE
+from paceline.race.plan import plan
 from paceline.race.results.verdict import verdict
 from paceline.race.script import _in_blocks
 from paceline.run.run import Run

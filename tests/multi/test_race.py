@@ -63,15 +63,14 @@ def test_a_real_race_that_is_killed_goes_on_where_it_was(tmp_path):
     process.send_signal(signal.SIGKILL)
     process.communicate()
     [finished] = tmp_path.glob("*/*.json")
-    before = finished.stat().st_mtime_ns
-    [killed] = tmp_path.glob("*/*.started")
+    before = finished.read_bytes()
+    killed = list(tmp_path.glob("*/*.started"))
+    assert len(killed) == 4  # limit, ddp, allreduce and wfbp were taking turns
 
     again = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=150)
-    assert again.returncode == 1, again.stderr
+    assert again.returncode == 0, again.stderr
     assert f"going on with {finished.parent}" in again.stdout
-    assert "ended while this cell was under way" in " ".join(again.stdout.split())
-    assert len(again.stderr.splitlines()) == 2, again.stderr  # of four cells, one was finished and one killed
-    assert len(list(tmp_path.glob("*/*.json"))) == 4
-    assert not killed.exists()
-    if '"efficiency": {}' in finished.read_text():
-        assert finished.stat().st_mtime_ns == before
+    assert len(again.stderr.splitlines()) == 1, again.stderr  # of two starts, one was finished and one killed
+    assert len(list(tmp_path.glob("*/*.json"))) == 5
+    assert not any(path.exists() for path in killed)
+    assert finished.read_bytes() == before

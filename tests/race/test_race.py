@@ -17,11 +17,12 @@ from paceline.cluster.environment import capture
 from paceline.errors import Refused, Stopped, WorkerFailed, WrongCommand
 from paceline.measure.record.record import read
 from paceline.race import plan as cells
-from paceline.race.folder import KILLED, open_folder
-from paceline.race.plan import BASELINE, plan
-from paceline.race.race import race
+from paceline.race.cells import BASELINE
+from paceline.race.folder import open_folder
+from paceline.race.plan import plan
+from paceline.race.race import Nobody, race
 from paceline.race.results.verdict import verdict
-from tests.race.fake_race import SPEED, drawn, raced, small
+from tests.race.fake_race import SPEED, Isolated, drawn, raced, small
 
 PROGRAM = Path(__file__).with_name("fake_race.py")
 
@@ -92,10 +93,9 @@ def test_a_race_leaves_one_record_per_cell_with_efficiency(tmp_path):
     ours = [record for record in records if record.run.strategy == "allreduce"]
     for record in ours:
         assert record.efficiency["value"] == pytest.approx(100 / 110, rel=0.05)
-        assert record.efficiency["low"] < record.efficiency["value"] < record.efficiency["high"]
         assert record.efficiency["speedup"]["value"] == pytest.approx(100 / 55, rel=0.05)
     ids = {record.id for record in records if record.workers == 1}
-    assert {record.efficiency["baseline"] for record in ours} == ids
+    assert {record.efficiency["baseline"] for record in ours} <= ids
 
 
 def test_a_record_says_which_contender_of_which_heat_it_is_of(tmp_path):
@@ -111,7 +111,7 @@ def test_a_record_says_which_contender_of_which_heat_it_is_of(tmp_path):
     }
 
 
-def test_a_race_that_is_killed_repeats_no_finished_cell_and_reports_the_killed_one(tmp_path):
+def test_a_race_that_is_killed_keeps_finished_cells_and_repeats_the_killed_one(tmp_path):
     command = [sys.executable, str(PROGRAM), str(tmp_path), "0.3"]
     environ = {**os.environ, "PYTHONPATH": str(PROGRAM.parents[2])}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ)
@@ -123,23 +123,20 @@ def test_a_race_that_is_killed_repeats_no_finished_cell_and_reports_the_killed_o
     planned = plan(small())
     folder, known = open_folder(planned, tmp_path)
     assert known
-    before = {name: folder.path.joinpath(f"{name}.json").stat().st_mtime_ns for name in finished}
+    before = {name: folder.path.joinpath(f"{name}.json").read_bytes() for name in finished}
     seen = []
 
     def measured(cell):
         seen.append(cell.name)
         return drawn()(cell)
 
-    result = race(planned, folder, measured=measured)
-    assert result.kept == 4
-    assert not {*finished, killed} & set(seen)
-    assert len(seen) == 16
-    [(cell, record)] = result.failures
-    assert (cell.name, record.failure, record.verdict) == (killed, KILLED, "failed")
-    kept = {name for name in finished if result.records[name].workers == 1 or not result.records[name].efficiency}
-    assert {name: folder.path.joinpath(f"{name}.json").stat().st_mtime_ns for name in kept} == {
-        name: before[name] for name in kept
-    }
+    result = race(planned, folder, measured=Isolated(measured))
+    assert result.kept == 3
+    assert not set(finished) & set(seen)
+    assert seen[0] == killed
+    assert len(seen) == 17
+    assert result.failures == []
+    assert {name: folder.path.joinpath(f"{name}.json").read_bytes() for name in finished} == before
     assert not list(folder.path.glob("*.started"))
 
 
@@ -192,13 +189,13 @@ def test_a_cell_that_fails_is_marked_and_the_race_goes_on(tmp_path):
             raise WorkerFailed("rank 1 (pid 7) exited with 1")
         return draw(cell)
 
-    result = raced(tmp_path, measured=measured)
+    result = raced(tmp_path, measured=Isolated(measured))
     [(cell, record)] = result.failures
     assert (cell.label, cell.round, record.failure) == ("ddp", 2, "rank 1 (pid 7) exited with 1")
     assert result.done == 20
     [heat] = result.plan.heats
     assert len(result.standing(heat, "ddp").records) == 4
-    again = race(result.plan, result.folder, measured=draw, retry=True)
+    again = race(result.plan, result.folder, measured=Isolated(draw), retry=True)
     assert again.failures == []
     assert again.kept == 16, "the round of the failed cell runs again as a whole"
 
@@ -209,11 +206,11 @@ def test_retry_finds_a_race_that_came_to_its_end_with_failed_cells(tmp_path):
             raise WorkerFailed("rank 1 (pid 7) exited with 1")
         return drawn()(cell)
 
-    first = raced(tmp_path, measured=measured)
+    first = raced(tmp_path, measured=Isolated(measured))
     assert not open_folder(first.plan, tmp_path / "elsewhere", retry=True)[1]
     folder, known = open_folder(first.plan, tmp_path, retry=True)
     assert (known, folder.path) == (True, first.folder.path)
-    again = race(first.plan, folder, measured=drawn(), retry=True)
+    again = race(first.plan, folder, measured=Isolated(drawn()), retry=True)
     assert (again.kept, again.failures, again.rounds) == (16, [], 5)
     # nothing failed any more: the next race is a new one
     assert not open_folder(first.plan, tmp_path, retry=True)[1]
@@ -229,9 +226,11 @@ def test_a_contender_that_failed_is_retried_beside_the_others(tmp_path):
 
     first = raced(tmp_path, measured=broken)
     slow = {label: 0.6 * rate for label, rate in SPEED.items()}
-    again = race(first.plan, open_folder(first.plan, tmp_path, retry=True)[0], measured=drawn(slow), retry=True)
+    again = race(
+        first.plan, open_folder(first.plan, tmp_path, retry=True)[0], measured=Isolated(drawn(slow)), retry=True
+    )
     [heat] = again.plan.heats
-    assert verdict(again.field_of(heat)).headline.startswith("allreduce is 1")
+    assert verdict(again.field_of(heat)).headline.startswith("allreduce wins")
 
 
 def test_what_ran_before_an_interruption_is_not_compared_with_what_ran_after(tmp_path):
@@ -244,8 +243,8 @@ def test_what_ran_before_an_interruption_is_not_compared_with_what_ran_after(tmp
         return drawn()(cell)
 
     with pytest.raises(Stopped):
-        race(planned, open_folder(planned, tmp_path)[0], measured=stops)
-    again = race(planned, open_folder(planned, tmp_path)[0], measured=drawn())
+        race(planned, open_folder(planned, tmp_path)[0], measured=Isolated(stops))
+    again = race(planned, open_folder(planned, tmp_path)[0], measured=Isolated(drawn()))
     [heat] = again.plan.heats
     before, after = seen[8], next(c for c in planned.cells if c.round == 3 and c not in seen)
     pairs = again.standing(*before.key).paired(again.standing(*after.key))
@@ -253,7 +252,7 @@ def test_what_ran_before_an_interruption_is_not_compared_with_what_ran_after(tmp
     assert any("round(s) 3 were interrupted" in line for line in verdict(again.field_of(heat)).notes)
     folder, known = open_folder(planned, tmp_path, retry=True)
     assert known
-    mended = race(planned, folder, measured=drawn(), retry=True)
+    mended = race(planned, folder, measured=Isolated(drawn()), retry=True)
     assert mended.kept == 16
     assert not any("interrupted" in line for line in verdict(mended.field_of(heat)).notes)
 
@@ -269,7 +268,7 @@ def test_a_retry_that_is_stopped_early_has_lost_nothing(tmp_path):
 
     first = raced(tmp_path, measured=broken)
     with pytest.raises(Stopped):
-        race(first.plan, open_folder(first.plan, tmp_path, retry=True)[0], measured=stops, retry=True)
+        race(first.plan, open_folder(first.plan, tmp_path, retry=True)[0], measured=Isolated(stops), retry=True)
     well = [path for path in first.folder.path.glob("*.json") if read(path).verdict != "failed"]
     assert len(well) == 12, "only the round that was about to run is set aside"
 
@@ -288,16 +287,16 @@ def test_the_winner_is_not_slower_in_the_rounds_that_both_have(tmp_path):
 
     result = raced(tmp_path, small(rounds=10), measured)
     [heat] = result.plan.heats
-    assert verdict(result.field_of(heat)).headline.startswith("ddp is 1")
+    assert verdict(result.field_of(heat)).headline.startswith("ddp wins")
 
 
 @pytest.mark.parametrize("text", ["limit,comm=gloo", "nothing: limit,threads=1"])
 def test_the_limit_never_wins_whatever_it_is_called(text, tmp_path):
     planned = plan(small(contenders=["allreduce", text]))
     fast = drawn({entry.label: 200.0 for entry in planned.entries if entry.run.reference == "limit"} | SPEED)
-    result = race(planned, open_folder(planned, tmp_path)[0], measured=fast)
+    result = race(planned, open_folder(planned, tmp_path)[0], measured=Isolated(fast))
     [heat] = result.plan.heats
-    assert verdict(result.field_of(heat)).headline.startswith("allreduce is ")
+    assert verdict(result.field_of(heat)).headline.startswith("allreduce wins")
 
 
 @pytest.mark.parametrize(
@@ -358,20 +357,21 @@ def test_a_retry_that_is_stopped_can_be_gone_on_with(tmp_path):
 
     first = raced(tmp_path, small(rounds=1), fails)
     with pytest.raises(Stopped):
-        race(first.plan, first.folder, measured=stops, retry=True)
+        race(first.plan, first.folder, measured=Isolated(stops), retry=True)
     assert open_folder(first.plan, tmp_path)[0].path == first.folder.path
 
 
-def test_ctrl_c_marks_the_cell_and_ends_the_race(tmp_path):
+def test_ctrl_c_ends_the_race_and_its_cell_runs_again(tmp_path):
     def measured(cell):
         raise Stopped(signal.SIGINT)
 
     with pytest.raises(Stopped):
-        raced(tmp_path, measured=measured)
+        raced(tmp_path, measured=Isolated(measured))
     folder, known = open_folder(plan(small()), tmp_path)
     assert known
-    [path] = folder.path.glob("*.json")
-    assert read(path).verdict == "failed"
+    assert not list(folder.path.glob("*.json"))
+    again = race(plan(small()), folder, measured=Isolated(drawn()))
+    assert (again.done, again.failures) == (20, [])
 
 
 def test_no_round_starts_that_would_end_after_the_minutes(tmp_path):
@@ -388,25 +388,22 @@ def test_no_round_starts_that_would_end_after_the_minutes(tmp_path):
     # with --retry the rounds that did not fit are run
     folder, known = open_folder(result.plan, tmp_path, retry=True)
     assert (known, folder.path) == (True, result.folder.path)
-    assert race(result.plan, folder, measured=measured, retry=True, clock=lambda: now).rounds == 4
+    assert race(result.plan, folder, measured=Isolated(measured), retry=True, clock=lambda: now).rounds == 4
 
 
 def test_the_time_left_follows_the_cells_before(tmp_path):
     now, left = 0.0, []
 
-    class Looking:
-        def began(self, race, cell):
+    class Looking(Nobody):
+        def began(self, race, start):
             left.append(race.seconds_left())
-
-        def ended(self, race, cell, record):
-            pass
 
     def measured(cell):
         nonlocal now
         now += 2
         return drawn()(cell)
 
-    raced(tmp_path, measured=measured, watcher=Looking(), clock=lambda: now)
+    raced(tmp_path, measured=Isolated(measured), watcher=Looking(), clock=lambda: now)
     assert left[0] is None
     assert left[1:] == [pytest.approx(2.0 * n) for n in range(19, 0, -1)]
 
@@ -449,7 +446,7 @@ def test_a_cell_with_a_damaged_record_runs_again(damage, tmp_path):
         seen.append(cell)
         return drawn()(cell)
 
-    again = race(first.plan, first.folder, measured=measured)
+    again = race(first.plan, first.folder, measured=Isolated(measured))
     assert (again.kept, seen, again.failures) == (19, [cell], [])
     assert read(path).verdict == "steady"
     assert len(list(first.folder.path.glob(f"{cell.name}.damaged-*"))) == 1
@@ -466,14 +463,13 @@ def told(result):
 
 def test_the_winner_is_named_with_its_ratio_and_interval(tmp_path):
     first = told(raced(tmp_path))[0]
-    assert first.startswith("allreduce is 1")
-    assert "95 % interval 1.0" in first or "95 % interval 1.1" in first
-    assert " % faster than ddp on 2 workers (1.1" in first
+    assert first.startswith("allreduce wins on 2 workers: 1.1")
+    assert "x ddp (95 % interval 1.0" in first or "x ddp (95 % interval 1.1" in first
 
 
 def test_equal_contenders_show_no_difference(tmp_path):
     first = told(raced(tmp_path, measured=drawn({"allreduce": 90.0}, noise=0.03)))[0]
-    assert " tie on 2 workers (" in first
+    assert first.startswith("Not decided yet on 2 workers: ddp runs at 1.02x allreduce (95 % interval 0.99 to 1.05)")
 
 
 def test_fewer_than_five_rounds_give_no_verdict(tmp_path):
@@ -486,7 +482,7 @@ def test_what_changes_convergence_never_wins_without_accuracy(tmp_path):
     suite = small(contenders=["allreduce", "local_sgd", "rule=atc,exchange=neighbor(ring)"])
     fast = {"local_sgd": 900.0, "rule=atc,exchange=neighbor(ring)": 800.0}
     lines = told(raced(tmp_path, suite, drawn(fast)))
-    assert lines[0].startswith("allreduce is ")
+    assert lines[0].startswith("allreduce wins")
     changes = [line for line in lines if "changes convergence" in line]
     assert changes[0].startswith("local_sgd runs at 9.96x the rate of ddp (95 % interval 9.78 to 10.14) but changes")
     assert changes[0].endswith("no winner without accuracy (training loss 2.000 against 2.000).")
@@ -505,7 +501,7 @@ def test_two_labels_of_the_same_choices_are_two_contenders(tmp_path):
     found = {standing.label: standing.rates for standing in result.field_of(heat).standings}
     assert len(found["a"]) == len(found["b"]) == 5
     assert found["a"] != found["b"]
-    assert " tie on 2 workers (" in told(result)[0]
+    assert " are level on 2 workers" in told(result)[0]
     assert [line[0] for line in closing(result) if line.startswith(("a  ", "b  "))] == ["a", "b"]
 
 

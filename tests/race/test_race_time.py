@@ -1,16 +1,12 @@
 """The duration of a race, measured with a simulated clock."""
 
-import io
-
 import pytest
-from rich.console import Console
 
-from paceline.cli.race import QUICK
-from paceline.cli.race_view import RaceView, as_json, closing, in_time
+from paceline.cli.race_view import as_json, closing
 from paceline.errors import WrongCommand
 from paceline.race.plan import plan
 from paceline.race.results.verdict import verdict
-from tests.race.fake_race import drawn, raced, small
+from tests.race.fake_race import Turns, drawn, raced, small, sure
 
 
 class Timed:
@@ -27,54 +23,64 @@ class Timed:
         return self.draw(cell)
 
 
-def quick(**changes):
-    return small(**{name: QUICK[name] for name in ("rounds", "reference_rounds", "minutes")}, **changes)
-
-
 def timed_race(tmp_path, timed, suite=None, **settings):
-    return raced(tmp_path, suite or quick(), timed, clock=timed.clock, **settings)
+    return raced(tmp_path, suite or small(), timed, clock=timed.clock, **settings)
 
 
-def test_a_quick_race_ends_with_a_verdict_where_a_cell_takes_six_seconds(tmp_path):
-    timed = Timed(6.0, more=8.0)
-    result = timed_race(tmp_path, timed)
-    assert (result.rounds, result.cut_short) == (5, False)
-    assert timed.now < 120
+class TimedTurns(Turns):
+    """Starts of a fixed duration."""
+
+    def __init__(self, seconds, **settings):
+        super().__init__(**settings)
+        self.now, self.seconds = 0.0, seconds
+
+    def clock(self):
+        return self.now
+
+    def alone(self, cell, on_line):
+        self.now += self.seconds
+        return super().alone(cell, on_line)
+
+    def together(self, start, seconds, on_line):
+        self.now += self.seconds
+        return super().together(start, seconds, on_line)
+
+
+def test_a_race_ends_as_soon_as_every_contender_is_decided(tmp_path):
+    timed = TimedTurns(10.0)
+    result = timed_race(tmp_path, timed, sure())
     [heat] = result.plan.heats
-    assert verdict(result.field_of(heat)).headline.startswith("allreduce is ")
-    assert list(in_time(result)) == []
+    assert (result.verdict(heat).end, result.cut_short) == ("wins", False)
+    assert timed.now < 120
+    assert result.folder.done
 
 
-def test_a_race_says_after_its_first_round_how_many_rounds_will_fit(tmp_path):
-    shown = io.StringIO()
-    with RaceView(Console(file=shown, width=200)) as view:
-        result = timed_race(tmp_path, Timed(9.0), watcher=view)
-    assert (result.rounds, result.cut_short) == (4, True)
-    lines = shown.getvalue().splitlines()
-    assert lines[4] == "4 of 5 rounds will fit into 1.9 minutes and give no verdict; --minutes 3 is enough for all"
-    assert len(lines) == 12 + 1
-    closed = " ".join("\n".join(closing(result)).split())
-    assert "4 of 5 rounds fit into 1.9 minutes. try: the same command with --retry" in closed
-    assert closed.endswith("or a new race with --minutes 3")
-    enough = quick().model_copy(update={"minutes": float(result.minutes_needed)})
-    assert timed_race(tmp_path, Timed(9.0), enough).rounds == 5
+def test_a_race_that_is_not_decided_ends_with_its_time_and_says_what_would_settle_it(tmp_path):
+    timed = TimedTurns(20.0, speed={"allreduce": 92.0}, noise=0.06)
+    result = timed_race(tmp_path, timed, sure())
+    [heat] = result.plan.heats
+    judged = result.verdict(heat)
+    assert (judged.end, result.cut_short, result.folder.done) == ("open", True, False)
+    assert 120 < timed.now <= 180
+    assert "Not decided yet on 2 workers" in judged.headline
+    assert "would settle it" in judged.headline or "more than an hour" in judged.headline
+    closed = "\n".join(closing(result))
+    assert "go on: the same command measures for up to 3 more minutes" in closed
+    # The same command goes on, and nothing that is known is measured again.
+    again = timed_race(tmp_path, timed, sure())
+    assert again.folder.path == result.folder.path
+    assert again.kept == result.done < again.done
 
 
-def test_on_a_terminal_too(tmp_path):
-    shown = io.StringIO()
-    with RaceView(Console(file=shown, width=200, force_terminal=True)) as view:
-        timed_race(tmp_path, Timed(9.0), watcher=view)
-    assert "4 of 5 rounds will fit into 1.9 minutes" in shown.getvalue()
+def test_minutes_are_of_each_heat(tmp_path):
+    timed = TimedTurns(20.0, speed={"allreduce": 91.0}, noise=0.08)
+    result = timed_race(tmp_path, timed, sure(models=["mlp", "small_cnn"], minutes=2))
+    assert 180 < timed.now <= 240
+    assert len(result.late) == 2
 
 
 def test_a_slow_first_cell_does_not_cost_the_last_round(tmp_path):
-    assert timed_race(tmp_path, Timed(6.0, more=15.0)).rounds == 5
-
-
-def test_without_a_limit_nothing_is_said(tmp_path):
-    result = timed_race(tmp_path, Timed(700.0), small())
-    assert result.rounds_in_time is None
-    assert list(in_time(result)) == []
+    assert timed_race(tmp_path, Timed(6.0, more=15.0), small(minutes=2.3)).rounds == 5
 
 
 def test_the_baseline_and_the_limit_may_take_part_in_a_few_rounds(tmp_path):
@@ -85,7 +91,7 @@ def test_the_baseline_and_the_limit_may_take_part_in_a_few_rounds(tmp_path):
     assert rounds["ddp"] == rounds["allreduce"] == [1, 2, 3, 4, 5]
     [entry] = [entry for entry in result.entries(heat) if entry.label == "allreduce"]
     assert result.speedup(entry).centre == pytest.approx(100 / 55, rel=0.05)
-    assert verdict(result.field_of(heat)).headline.startswith("allreduce is ")
+    assert verdict(result.field_of(heat)).headline.startswith("allreduce wins")
     assert result.plan.notes == ["one worker and limit take part in 3 of 5 rounds"]
     assert len(plan(small(rounds=2, reference_rounds=3)).cells) == 8
 

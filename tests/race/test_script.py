@@ -9,7 +9,7 @@ from paceline.cli import main
 from paceline.cli.race_view import closing
 from paceline.errors import Refused, Stopped, WorkerFailed
 from paceline.measure.measure import make_record
-from paceline.race.folder import KILLED, open_folder
+from paceline.race.folder import open_folder
 from paceline.race.plan import plan
 from paceline.race.race import race
 from paceline.race.results.verdict import verdict
@@ -17,7 +17,7 @@ from paceline.race.script import _in_blocks, command_of, left_out, measure_scrip
 from paceline.race.suite import Suite
 from paceline.run.run import Run
 from tests.measure.test_measure import level, rank_of
-from tests.race.fake_race import drawn, record_of, small
+from tests.race.fake_race import Isolated, drawn, record_of, small
 
 SCRIPT = (sys.executable, "my train.py")
 
@@ -70,16 +70,14 @@ def test_the_record_has_the_exact_command_and_the_profile_is_handed_on(monkeypat
     assert script_of(record_of(run, 1.0)) == []
 
 
-def test_a_cell_that_fails_or_is_killed_names_the_script(tmp_path):
+def test_a_cell_that_fails_names_the_script(tmp_path):
     made = planned(rounds=1)
     folder, _ = open_folder(made, tmp_path)
-    folder.begin(made.cells[0])
 
     def measured(cell):
         raise WorkerFailed("rank 1 (pid 7) exited with 1")
 
-    result = race(made, folder, measured=measured)
-    assert result.records[made.cells[0].name].failure == KILLED
+    result = race(made, folder, measured=Isolated(measured))
     for cell, record in result.failures:
         assert record.run.model == f"{sys.executable} 'my train.py'"
         assert record.text.startswith(f"paceline race -np {cell.run.workers} ")
@@ -97,7 +95,7 @@ def test_a_script_that_cuts_its_batch_by_workers_has_no_scaling(tmp_path, same):
         return record.model_copy(update={"run": record.run.with_(batch_size=batch)}), events
 
     made = planned()
-    result = race(made, open_folder(made, tmp_path)[0], measured=measured)
+    result = race(made, open_folder(made, tmp_path)[0], measured=Isolated(measured))
     [heat] = made.heats
     told = [line for line in verdict(result.field_of(heat)).notes if "no scaling" in line]
     efficiencies = [r.efficiency for r in result.records.values() if r.workers == 2]
@@ -146,7 +144,7 @@ def test_a_script_that_deals_its_own_batches_has_no_scaling(tmp_path):
     def measured(cell):
         return in_updates(cell.run.workers), []
 
-    result = race(made, open_folder(made, tmp_path)[0], measured=measured)
+    result = race(made, open_folder(made, tmp_path)[0], measured=Isolated(measured))
     [heat] = made.heats
     assert not any(record.efficiency for record in result.records.values())
     lines = [line for line in verdict(result.field_of(heat)).notes if "no scaling" in line]

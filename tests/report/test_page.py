@@ -123,7 +123,7 @@ def test_what_a_record_says_cannot_become_markup(tmp_path):
 def test_every_field_has_its_verdict_in_words(tmp_path):
     other = [record(strategy, 2, start, run={"model": "resnet18"}) for strategy in RATES for start in range(1, 6)]
     text = write_report(race(worlds=(2,)) + other, tmp_path / "r.html").read_text()
-    assert text.count(" faster than ") == 2
+    assert text.count(" wins on ") == 2
     assert text.count("of the limit, which exchanges nothing") == 2
 
 

@@ -240,6 +240,22 @@ class RacePart(Part, total=False):
     label: str
     heat: str
     same_result: bool | None
+    shared: bool  # contenders took turns in the same processes; each repeat of the rate is one turn
+    mates: list[str]  # labels of the contenders that took turns with it
+    pairs: int  # comparisons that share the error of a race that looks after every start; absent with fixed rounds
+    margin: Number  # percent; a smaller difference makes contenders level
+    seconds: Number  # of the whole start
+    alone: str  # why it ran isolated
+
+
+class BusyPart(Part, total=False):
+    """How busy the machine was with other work during the run; absent where the kernel does not tell."""
+
+    load: Number  # average of the last minute, before the run
+    steal: Number  # share of the cores' time that the host gave to others
+    other_cores: Number  # cores that other processes used
+    starved: Number  # share of a step in which a worker was ready to run without a core, largest of all workers
+    cores: int
 
 
 class Clock(Part, total=False):

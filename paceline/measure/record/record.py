@@ -20,6 +20,7 @@ from paceline.files.redact import redacted, secrets_of
 from paceline.measure.record.depth import is_too_deep
 from paceline.measure.record.figures import (
     Accuracy,
+    BusyPart,
     Bytes,
     Clock,
     Communication,
@@ -43,7 +44,7 @@ from paceline.run.run import Run
 SCHEMA = 1
 TOO_DEEP = "it is nested too deeply"
 Kind = Literal["measured", "replayed", "forecast"]
-Turn = tuple[str | None, int | None, str | None]
+Turn = tuple[str | None, int | None, str | None, bool]
 
 # Figures that readers rely on: in every record of a run that did not fail, and in every part that is not empty.
 _NEEDED = {
@@ -74,6 +75,7 @@ class Record(BaseModel):  # type: ignore[explicit-any]  # BaseModel has it, the 
     same_result: bool | None = None
     experiment: ExperimentPart = Field(default_factory=ExperimentPart)
     race: RacePart = Field(default_factory=RacePart)
+    busy: BusyPart = Field(default_factory=BusyPart)
     environment: Environment
     notes: list[str] = []
     verdict: Literal["steady", "unsteady", "failed"]
@@ -112,9 +114,9 @@ class Record(BaseModel):  # type: ignore[explicit-any]  # BaseModel has it, the 
 
     @property
     def turn(self) -> Turn | None:
-        """The round of a race, in one sitting: runs with the same turn met the same slow minutes."""
+        """The round of a race, in one sitting, and whether processes were shared: the same for runs to be paired."""
         race = self.race
-        return (race.get("name"), race.get("round"), race.get("sitting")) if race else None
+        return (race.get("name"), race.get("round"), race.get("sitting"), race.get("shared", False)) if race else None
 
     @property
     def outcome(self) -> str:

@@ -15,6 +15,7 @@ from itertools import accumulate, pairwise
 from statistics import fmean, median, pstdev, stdev
 
 ENOUGH = 5  # repeats; fewer give figures but no verdict
+FEWEST = 3  # starts; fewer have no interval
 
 # Two-sided 95 % quantiles of Student's t for 1, 2, ... degrees of freedom; a formula approximates the rest.
 _T95: tuple[float, ...] = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
@@ -107,10 +108,24 @@ def leaning(values: Sequence[float]) -> bool:
 
 def ratio_interval(over: Sequence[float], under: Sequence[float]) -> Interval:
     """Return the mean of paired ratios, with a t interval on their logarithms. Pairs share the machine's noise."""
-    logs = [math.log(a / b) for a, b in zip(over, under, strict=True)]
+    return log_interval([math.log(a / b) for a, b in zip(over, under, strict=True)])
+
+
+def log_interval(logs: Sequence[float]) -> Interval:
+    """Return the ratio that logarithms average to, with its t interval; below three there is none."""
+    centre = math.exp(fmean(logs))
+    if len(logs) < FEWEST:
+        return Interval(centre, None, None)
     inner = mean_interval(logs)
-    low, high = (None if side is None else math.exp(side) for side in (inner.low, inner.high))
-    return Interval(math.exp(inner.centre), low, high)
+    return Interval(centre, math.exp(inner.low or 0.0), math.exp(inner.high or 0.0))
+
+
+def rate_interval(rates: Sequence[float]) -> Interval:
+    """Return the mean rate over starts; its interval is that of their logarithms, so that it never reaches zero."""
+    centre, inner = fmean(rates), log_interval([math.log(rate) for rate in rates])
+    if inner.low is None or inner.high is None:
+        return Interval(centre, None, None)
+    return Interval(centre, centre * inner.low / inner.centre, centre * inner.high / inner.centre)
 
 
 def quotient(over: Interval, under: Interval) -> Interval:

@@ -14,7 +14,8 @@ from typing import Any
 
 from paceline.measure.communication import TASK_BATCHES, ratio
 from paceline.measure.stats.intervals import ENOUGH, Interval, mean_interval
-from paceline.race.plan import Heat, base
+from paceline.race.cells import Heat
+from paceline.race.plan import base
 from paceline.race.published._sheet import Filled, PublishedFigure, Row, Sheet, SheetCell, cores
 from paceline.race.results.standing import Standing, mean_parts
 from paceline.race.suite import read_suite

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from paceline.errors import PacelineError
+from paceline.measure.busy import why_busy
 from paceline.measure.measure import UPDATES, is_uneven, period_of
 from paceline.measure.record.record import Record
 from paceline.measure.stats.intervals import ENOUGH, leaning
@@ -18,12 +19,26 @@ def caveats(field: Field, workers: int) -> Iterator[str]:
     """Notes about the contenders on so many workers, and about the baseline that they are compared with."""
     base, here = field.baseline, field.at(workers)
     seen = here if base is None or base in here else [base, *here]
+    yield from _busy(seen)
     yield from _no_scaling(base, here)
     for standing in seen:
         yield from _steps(standing)
     yield from _not_judged(seen)
     yield from _interrupted(seen)
     yield from _drifting(seen)
+
+
+def _busy(standings: Sequence[Standing]) -> Iterator[str]:
+    """Say in how many starts the machine had other work, with the worst of them."""
+    starts = {
+        record.turn if record.race.get("shared") else record.id: record
+        for standing in standings
+        for record in standing.records
+    }
+    busy = [(record, why) for record in starts.values() if (why := why_busy(record.busy))]
+    if busy:
+        _, worst = max(busy, key=lambda found: float(found[0].busy.get("other_cores", 0.0)))
+        yield f"the machine was busy in {len(busy)} of {len(starts)} starts: {worst}"
 
 
 def _no_scaling(base: Standing | None, here: Sequence[Standing]) -> Iterator[str]:
@@ -83,8 +98,8 @@ def _interrupted(standings: Sequence[Standing]) -> Iterator[str]:
     """Rounds whose cells ran in more than one sitting."""
     sittings: dict[tuple[object, object], set[object]] = {}
     for record in (record for standing in standings for record in standing.records):
-        if record.turn is not None:
-            name, number, sitting = record.turn
+        if record.turn is not None and not record.turn[3]:
+            name, number, sitting, _ = record.turn
             sittings.setdefault((name, number), set()).add(sitting)
     torn = sorted({str(number) for (_, number), days in sittings.items() if len(days) > 1})
     if torn:

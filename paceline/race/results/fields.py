@@ -77,7 +77,9 @@ class Field:
     def speedup(self, standing: Standing) -> Interval | None:
         """The ratio to one worker; None without such a run, or where its work differs or is not known."""
         base = self.baseline
-        return standing.against(base) if base is not None and same_work(standing, base) else None
+        if base is None or not same_work(standing, base):
+            return None
+        return standing.beside(base)
 
 
 def fields_of(records: Iterable[Record]) -> list[Field]:

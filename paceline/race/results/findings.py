@@ -45,8 +45,14 @@ def _over_ddp(field: Field, best: Standing, rivals: Sequence[Standing]) -> Itera
 
 def _under_limit(field: Field, best: Standing) -> Iterator[str]:
     limit = field.reference("limit", best)
-    if limit is not None:
-        yield f"{best.label} runs at {times(best.against(limit), 'the rate of the limit, which exchanges nothing')}."
+    if limit is None:
+        return
+    ratio = best.against(limit)
+    yield f"{best.label} runs at {times(ratio, 'the rate of the limit, which exchanges nothing')}."
+    if ratio.centre > 1:
+        sure = ratio.low is not None and ratio.low > 1
+        why = "the limit waits at a barrier after every step, and this strategy does not" if sure else "that is noise"
+        yield f"More than the limit: {why}."
 
 
 def _scaling(field: Field, best: Standing) -> Iterator[str]:

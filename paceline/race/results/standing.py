@@ -5,8 +5,9 @@ setting (model, batch, ...)  x  workers  x  contender  ->  rate with its interva
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
@@ -15,8 +16,10 @@ from typing import Any
 from paceline.errors import PacelineError
 from paceline.measure.record.record import Record
 from paceline.measure.same_result import has_same_result
-from paceline.measure.stats.intervals import ENOUGH, Interval, mean_interval, ratio_interval
+from paceline.measure.stats.intervals import ENOUGH, FEWEST, Interval, log_interval, rate_interval
+from paceline.measure.stats.pairing import log_ratio
 from paceline.measure.stats.ratios import unpaired_ratio
+from paceline.measure.stats.sequential import Answer, answer, anytime_quotient, anytime_ratio
 from paceline.race.results.heats import label_of
 from paceline.race.results.learning import accuracy_of, updates_of
 from paceline.run.compose.compose import axes_of
@@ -29,6 +32,7 @@ _SHOWN = {"threads", "model", "image_size", "sequence_length", "batch_size", "gl
 _PLACE = {"lab", "profile"}  # what does not change the work of a worker
 UPDATES = "step"  # the unit of a script whose samples nobody counts
 KINDS = ("measured", "replayed", "forecast")  # what says most first
+MARGIN = 3.0  # percent, where a record names none
 SAME, CHANGES = "same result as all-reduce", "changes convergence"
 
 
@@ -91,6 +95,14 @@ def inside(record: Record) -> list[float]:
     return list(total.get("repeats", [])) if total else []
 
 
+def start_ratio(mine: Record, theirs: Record) -> float:
+    """The logarithm of the ratio of two rates; of a shared start, over the turns that both took."""
+    turns = [inside(record) for record in (mine, theirs)]
+    if mine.race.get("shared") and theirs.race.get("shared") and len(turns[0]) == len(turns[1]) > 0:
+        return log_ratio(turns[1], turns[0])  # rates, not seconds
+    return math.log((rate_of(mine) or 1.0) / (rate_of(theirs) or 1.0))
+
+
 @dataclass(frozen=True)
 class Standing:
     """What one contender showed with one number of workers; `records` are fresh starts, oldest first."""
@@ -134,9 +146,9 @@ class Standing:
 
     @cached_property
     def rate(self) -> Interval:
-        """Over fresh starts; of a single start, over what is inside it."""
-        if len(self.rates) > 1:
-            return mean_interval(self.rates)
+        """Over fresh starts, from three on; of a single start that no race had, over what is inside it."""
+        if len(self.rates) > 1 or self.first.race:
+            return rate_interval(self.rates)
         total = self.first.rate["total"]
         return Interval(self.rates[0], total.get("low"), total.get("high"), total.get("confidence", 0.95))
 
@@ -149,45 +161,83 @@ class Standing:
         return f"{steps} steps of one start" if steps else f"{len(inside(self.first)) or 1} repeats of one start"
 
     @cached_property
-    def _turns(self) -> dict[Any, float]:
-        pairs = ((record.turn, rate_of(record)) for record in self.records)
-        return {turn: rate for turn, rate in pairs if turn is not None and rate is not None}
+    def _turns(self) -> dict[Any, Record]:
+        pairs = ((record.turn, record) for record in self.records if rate_of(record) is not None)
+        return {turn: record for turn, record in pairs if turn is not None}
 
     @cached_property
     def races(self) -> Counter[str]:
         """In how many rounds of each race it ran."""
         return Counter(turn[0] for turn in self._turns)
 
-    def round_ratio(self, rival: Standing) -> Interval | None:
-        """The ratio over the rounds that both ran in; None where there is none."""
-        pairs = self.paired(rival)
-        return ratio_interval(*map(list, zip(*pairs, strict=True))) if pairs else None
+    @property
+    def pairs(self) -> int | None:
+        """Comparisons that share the error of its race, if that looked after every start."""
+        return self.last.race.get("pairs")
 
-    def paired(self, rival: Standing) -> list[tuple[float, float]]:
-        """Rates of the rounds of a race that both have: they met the same slow minutes."""
+    def paired(self, rival: Standing) -> list[tuple[Record, Record]]:
+        """Records of the rounds of a race that both have: they met the same slow minutes."""
         mine, theirs = self._turns, rival._turns
         return [(mine[turn], theirs[turn]) for turn in mine if turn in theirs]
 
+    def logs_against(self, rival: Standing) -> list[float]:
+        """The logarithm of the ratio in each round that both have; in a shared start, over the turns that both took."""
+        return [start_ratio(*pair) for pair in self.paired(rival)]
+
+    def round_ratio(self, rival: Standing) -> Interval | None:
+        """The ratio over the rounds that both ran in; None where there is none."""
+        logs = self.logs_against(rival)
+        return self._interval(logs) if logs else None
+
     def against(self, rival: Standing) -> Interval:
         """The ratio of rates; round by round where both ran in the same rounds of a race."""
-        pairs = self._together(rival)
-        if pairs:
-            return ratio_interval(*map(list, zip(*pairs, strict=True)))
+        logs = self._together(rival)
+        if logs:
+            return self._interval(logs)
+        if self.pairs is not None and rival.pairs is not None:
+            mine, theirs = ([math.log(rate) for rate in side.rates] for side in (self, rival))
+            return anytime_quotient(mine, theirs, self.pairs)
+        return self.beside(rival)
+
+    def beside(self, rival: Standing) -> Interval:
+        """The ratio with the interval of a single look, for figures that nothing is decided by."""
+        logs, starts = self.logs_against(rival), min(len(self.rates), len(rival.rates))
+        if len(logs) > 1:
+            return log_interval(logs)
+        if starts < FEWEST and self.first.race:
+            return Interval(fmean(self.rates) / fmean(rival.rates), None, None)
         return unpaired_ratio(self.samples, rival.samples)
 
-    def _together(self, rival: Standing) -> list[tuple[float, float]]:
-        """Rounds that both have, if a ratio is to be of these: a single one only where one side has no other start."""
-        pairs, starts = self.paired(rival), (len(self.rates), len(rival.rates))
-        return pairs if len(pairs) > 1 or (min(starts) == 1 < max(starts)) else []
+    def _interval(self, logs: Sequence[float]) -> Interval:
+        """Of a race that looks after every start, bounds that allow for it; else of a single look."""
+        if self.pairs is not None:
+            return anytime_ratio(logs, self.pairs)
+        return log_interval(logs)
+
+    def _together(self, rival: Standing) -> list[float]:
+        """Rounds that both have, if a ratio is to be of these: a single one only where one side has no rival start."""
+        logs, starts = self.logs_against(rival), (len(self.rates), len(rival.rates))
+        alone = min(starts) == 1 < max(starts) or self.pairs is not None
+        return logs if len(logs) > 1 or alone else []
 
     def starts_against(self, rival: Standing) -> int:
         """How many fresh starts of each are behind that ratio."""
         return len(self._together(rival)) or min(len(self.rates), len(rival.rates))
 
+    def answer(self, rival: Standing) -> Answer:
+        """Whether it is surely faster, surely slower, level within the margin, or none of these yet."""
+        if self.pairs is None and self.starts_against(rival) < ENOUGH:
+            return "open"
+        return answer(self.against(rival), self.margin / 100)
+
+    @property
+    def margin(self) -> float:
+        """Percent; a difference that is surely smaller makes contenders level."""
+        return float(self.last.race.get("margin", MARGIN))
+
     def beats(self, rival: Standing) -> bool:
         """Surely faster, with enough starts to say so."""
-        low = self.against(rival).low
-        return low is not None and low > 1 and self.starts_against(rival) >= ENOUGH
+        return self.answer(rival) == "faster"
 
     @property
     def samples(self) -> list[float]:

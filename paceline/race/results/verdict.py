@@ -1,39 +1,56 @@
 """The verdict about a field: who is ahead, by how much, and how sure that is.
 
-A winner must be surely faster than every other contender of its group: with more contenders it is harder to be called
-a winner by chance. Strategies that change convergence are a group of their own, because a rate without accuracy makes
-no winner. The limit exchanges nothing and never wins. Terminal, page and --json format the same Verdict.
+There are three ends. A contender wins if it is surely faster than every other of its group; contenders are level if
+their difference is surely below a margin; or it is not decided yet. Strategies that change convergence are a group of
+their own, because a rate without accuracy makes no winner. The limit exchanges nothing and never wins. Terminal, page
+and --json format the same Verdict.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
+from typing import Literal
 
 from paceline.measure.stats.intervals import ENOUGH, Interval
+from paceline.measure.stats.sequential import LEAST_STARTS, starts_needed
 from paceline.race.results.caveats import caveats
 from paceline.race.results.fields import Field
 from paceline.race.results.findings import findings
 from paceline.race.results.ranking import ranked
-from paceline.race.results.standing import KINDS, SAME, Standing
-from paceline.race.results.wording import Workers, interval, listed, percent
+from paceline.race.results.standing import CHANGES, KINDS, MARGIN, SAME, Standing
+from paceline.race.results.wording import Workers, bracket, listed, times
+
+LONG = 60.0  # minutes; nobody is told to wait longer
+
+
+End = Literal["wins", "level", "open", "few", "alone", "none"]
 
 
 @dataclass(frozen=True)
 class Verdict:
     """The answer for one number of workers; contenders are named by their labels.
 
-    `ratio` is the rate of `best` over the rate of `rival`, over `starts` fresh starts of each. There is a `winner`, or
-    there are `ties`, or the starts are too few for either.
+    `ratio` is the rate of `best` over the rate of `rival`, over `starts` fresh starts of each. `end` says how it ended:
+    wins (there is a `winner`), level (`ties` differ by less than `margin` percent), open (not decided yet, and about
+    `more_minutes` would settle it), few (too few rounds), alone (one contender) or none (nobody ended well). `beaten`
+    are surely slower than another contender; `undecided` are those that more starts could still tell apart.
     """
 
     workers: int
+    end: End = "none"
     winner: str | None = None
     ties: tuple[str, ...] = ()
     best: str | None = None
     rival: str | None = None
     ratio: Interval | None = None
     starts: int = 0
+    margin: float = MARGIN
+    beaten: tuple[str, ...] = ()
+    undecided: tuple[str, ...] = ()
+    more_minutes: float | None = None
     rate: float | None = None
     unit: str = ""
     findings: tuple[str, ...] = ()
@@ -47,13 +64,28 @@ class Verdict:
             return f"No verdict {on}: no contender ended well."
         if self.rival is None or self.ratio is None:
             return f"{self.best}: {self.rate:,.0f} {self.unit}/s {on}."
-        if self.winner:
-            return f"{self.winner} is {percent(self.ratio)} faster than {self.rival} {on} ({interval(self.ratio)})."
-        if self.ties:
+        if self.end == "wins":
+            return f"{self.winner} wins {on}: {times(self.ratio, self.rival)}."
+        if self.end == "level":
             which = f"{self.best} to {self.rival}: " if len(self.ties) > 2 else ""
-            return f"{listed(self.ties)} tie {on} ({which}{interval(self.ratio)})."
+            return (
+                f"{listed(self.ties)} are level {on}: the difference is below {self.margin:g} % "
+                f"({which}{bracket(self.ratio)})."
+            )
+        if self.end == "open":
+            return f"Not decided yet {on}: {self.best} runs at {times(self.ratio, self.rival)}{self._more}."
         few = f"{self.starts} fresh start{'s' * (self.starts != 1)} of {self.best} and {self.rival}"
         return f"No verdict yet {on}: {few} {'is' if self.starts == 1 else 'are'} too few, {ENOUGH} are needed."
+
+    @property
+    def _more(self) -> str:
+        """The time that would settle it, in words."""
+        if self.more_minutes is None:
+            return "; a few more starts will tell how long it takes" if self.starts < LEAST_STARTS else ""
+        if self.more_minutes > LONG:
+            return "; more than an hour would be needed to settle it"
+        minutes = max(1, math.ceil(self.more_minutes))
+        return f"; about {minutes} more minute{'s' * (minutes != 1)} would settle it"
 
 
 def verdict(field: Field, workers: int | None = None) -> Verdict:
@@ -66,23 +98,63 @@ def verdict(field: Field, workers: int | None = None) -> Verdict:
     if not shown:
         return Verdict(workers, findings=facts, notes=notes)
     best, *rivals = shown
-    level = [rival for rival in rivals if not best.beats(rival)]
-    rival = next(iter(level or rivals), None)
-    starts = 0 if rival is None else best.starts_against(rival)
-    ties = [s.label for s in level if best.starts_against(s) >= ENOUGH] if starts >= ENOUGH else []
+    answers = {rival.label: best.answer(rival) for rival in rivals}
+    unsure = [rival for rival in rivals if answers[rival.label] in ("open", "slower") and not _is_beaten(rival, shown)]
+    level = [rival for rival in rivals if answers[rival.label] == "level"]
+    rival = next(iter(unsure or level or rivals), None)
+    end = _end(best, rival, unsure, level)
     return Verdict(
         workers=workers,
-        winner=best.label if rivals and not level else None,
-        ties=(best.label, *ties) if ties else (),
+        end=end,
+        winner=best.label if end == "wins" else None,
+        ties=(best.label, *(one.label for one in level)) if end == "level" else (),
         best=best.label,
         rival=None if rival is None else rival.label,
         ratio=None if rival is None else best.against(rival),
-        starts=starts,
+        starts=0 if rival is None else best.starts_against(rival),
+        margin=best.margin,
+        beaten=tuple(one.label for one in shown if _is_beaten(one, shown)),
+        undecided=(*(one.label for one in unsure), *_unsure_changes(field, workers, best)),
+        more_minutes=more_minutes(best, unsure),
         rate=best.rate.centre,
         unit=field.unit,
         findings=facts,
         notes=notes,
     )
+
+
+def _end(best: Standing, rival: Standing | None, unsure: Sequence[Standing], level: Sequence[Standing]) -> End:
+    if rival is None:
+        return "alone"
+    if not unsure:
+        return "level" if level else "wins"
+    return "few" if best.pairs is None and best.starts_against(rival) < ENOUGH else "open"
+
+
+def _is_beaten(one: Standing, others: Sequence[Standing]) -> bool:
+    return any(other.beats(one) for other in others if other is not one)
+
+
+def _unsure_changes(field: Field, workers: int, best: Standing) -> list[str]:
+    """Contenders that change convergence and whose rate is not told apart from the best yet."""
+    changing = [one for one in field.at(workers, CHANGES) if one.kind == best.kind]
+    return [one.label for one in changing if one.answer(best) == "open"]
+
+
+def more_minutes(best: Standing, unsure: Sequence[Standing]) -> float | None:
+    """Estimate the time that settles every open comparison, if rates and spreads stay as they are."""
+    minutes = [_minutes(best, rival) for rival in unsure if best.pairs is not None]
+    known = [one for one in minutes if one is not None]
+    return max(known) if known and len(known) == len(minutes) else None
+
+
+def _minutes(best: Standing, rival: Standing) -> float | None:
+    logs = best.logs_against(rival)
+    needed = starts_needed(logs, best.pairs or 1, best.margin / 100)
+    if needed is None:
+        return LONG + 1.0 if len(logs) >= LEAST_STARTS else None
+    seconds = [float(record.race.get("seconds", 0.0)) for record in best.records]
+    return max(1, needed - len(logs)) * fmean(seconds[1:] or seconds) / 60
 
 
 def verdicts(field: Field) -> list[Verdict]:

@@ -17,12 +17,6 @@ class Workers(int):
         return format(str(self), spec)
 
 
-def percent(ratio: Interval) -> str:
-    """The gain over 1, with a decimal where it would round to nothing."""
-    gain = 100 * (ratio.centre - 1)
-    return f"{gain:.0f} %" if gain >= 1.5 else f"{gain:.1f} %"
-
-
 def interval(ratio: Interval) -> str:
     """A ratio with its interval: 1.06x, 95 % interval 0.86 to 1.32; with a third decimal close to 1."""
     digits = 3 if abs(ratio.centre - 1) < 0.015 else 2
@@ -30,6 +24,14 @@ def interval(ratio: Interval) -> str:
     if ratio.low is None or ratio.high is None:
         return f"{centre}, without an interval"
     return f"{centre}, {100 * ratio.confidence:.0f} % interval {ratio.low:.{digits}f} to {ratio.high:.{digits}f}"
+
+
+def bracket(ratio: Interval) -> str:
+    """The ends of an interval: 0.99 to 1.02."""
+    if ratio.low is None or ratio.high is None:
+        return "without an interval"
+    digits = 3 if abs(ratio.centre - 1) < 0.015 else 2
+    return f"{ratio.low:.{digits}f} to {ratio.high:.{digits}f}"
 
 
 def times(ratio: Interval, what: str) -> str:

@@ -3,7 +3,7 @@
 import pytest
 
 from paceline.cli.race_view import spoken as on_terminal
-from paceline.race.plan import BASELINE
+from paceline.race.cells import BASELINE
 from paceline.race.results.fields import fields_of
 from paceline.race.results.heats import ALONE, bases, heat_of, label_of
 from paceline.race.results.standing import CHANGES, SAME
@@ -42,8 +42,8 @@ def both(tmp_path, contenders, speed, **settings):
 def test_a_contender_that_compiles_wins_on_the_page_as_on_the_terminal(tmp_path):
     contenders = ["allreduce", "compiled: allreduce,compile=true"]
     [terminal], field = both(tmp_path, contenders, {"compiled": 130.0})
-    assert terminal[0].startswith("compiled is 3")
-    assert " % faster than allreduce on 2 workers (1.3" in terminal[0]
+    assert terminal[0].startswith("compiled wins on 2 workers: 1.3")
+    assert "x allreduce (95 % interval 1." in terminal[0]
     assert verdict(field).headline == terminal[0]
     assert {s.name for s in field.at(2)} == {"limit", "ddp", "allreduce", "compiled"}
     assert "compile" not in field.title
@@ -54,29 +54,29 @@ def test_a_race_of_a_strategy_against_itself_ends_level_on_both(tmp_path):
     [terminal], field = both(tmp_path, ["a: allreduce", "b: allreduce"], {"a": 100.0, "b": 100.0})
     first, second, *_ = (standing.name for standing in leaders(field))
     assert {first, second} == {"a", "b"}
-    assert terminal[0].startswith(f"{first} and {second} tie on 2 workers (1.0")
+    assert terminal[0].startswith(f"{first} and {second} are level on 2 workers: the difference is below 3 % (")
     assert verdict(field).headline == terminal[0]
 
 
 def test_another_precision_changes_convergence_on_both(tmp_path):
     contenders = ["allreduce", "half: allreduce,precision=bf16"]
     [terminal], field = both(tmp_path, contenders, {"half": 200.0})
-    assert terminal[0].startswith("allreduce is ")
+    assert terminal[0].startswith("allreduce wins")
     assert any(line.startswith("half runs at ") and "changes convergence" in line for line in terminal)
-    assert verdict(field).headline.startswith("allreduce is ")
+    assert verdict(field).headline.startswith("allreduce wins")
     assert [s.name for s in field.at(2, CHANGES)] == ["half"]
     assert any(line.startswith("half runs at") and "changes convergence" in line for line in spoken(field))
 
 
 def test_every_number_of_workers_has_its_verdict_on_both(tmp_path):
     terminal, field = both(tmp_path, ["allreduce"], {}, workers=[2, 4])
-    assert all(lines[0].startswith("allreduce is ") for lines in terminal)
+    assert all(lines[0].startswith("allreduce wins") for lines in terminal)
     said = spoken(field)
-    assert [line.partition(" faster than ")[2][:16] for line in said[:2]] == ["ddp on 4 workers", "ddp on 2 workers"]
+    assert [line.partition(" wins on ")[2][:9] for line in said[:2]] == ["4 workers", "2 workers"]
 
 
 def test_groups_of_a_shipped_suite_are_those_of_the_terminal(tmp_path):
-    suite = read_suite("tensorpack").model_copy(update={"rounds": 2})
+    suite = read_suite("tensorpack").model_copy(update={"rounds": 2, "isolated": True})
     labels = [label.partition(":")[0] for label in suite.contenders]
     result = raced(tmp_path, suite, drawn(dict.fromkeys(labels, 100.0)))
     [field] = fields_of(result.records.values())
@@ -102,7 +102,7 @@ def test_other_work_of_a_worker_has_no_speed_up_on_the_page(tmp_path):
 def test_the_page_of_a_race_has_its_labels_everywhere(tmp_path):
     records = [*cells(100, "ddp", "ddp"), *cells(120, "my <b>est", **COMPILED), *cells(110, "limit", "limit")]
     text = write_report(records, tmp_path / "r.html").read_text()
-    assert "<h1>my &lt;b&gt;est is 20 % faster than ddp on 2 workers (" in text
+    assert "<h1>my &lt;b&gt;est wins on 2 workers: 1.20x ddp (" in text
     assert "<td>my &lt;b&gt;est</td>" in text, "the table of all runs"
 
 
@@ -122,7 +122,7 @@ def test_a_reference_has_what_its_heat_shares(reference):
 
 def test_without_references_the_plainest_contender_stands_for_its_heat():
     [field] = fields_of([*cells(110, "compiled", **COMPILED), *cells(100, "rule=grad", "", run={"rule": "grad"})])
-    assert verdict(field).headline.startswith("compiled is 10 % faster than rule=grad on 2 workers (")
+    assert verdict(field).headline.startswith("compiled wins on 2 workers: 1.10x rule=grad (")
     assert "compile" not in field.title
 
 
@@ -173,10 +173,10 @@ def test_plain_runs_and_older_races_join_the_contender_that_they_are():
 def test_a_plain_run_beside_a_race_neither_wins_it_nor_spoils_its_verdict():
     done = [*cells(90, "ddp", "ddp"), *cells(100, "allreduce")]
     [field] = fields_of([*done, *plain(500, "horovod", 2)])
-    assert verdict(field).headline.startswith("allreduce is 11 % faster than ddp on 2 workers (")
+    assert verdict(field).headline.startswith("allreduce wins on 2 workers: 1.11x ddp (")
     assert any(line.startswith("horovod is not part of this verdict") for line in spoken(field))
     [field] = fields_of([*done, *plain(500, "horovod", 6)])
-    assert verdict(field).headline.startswith("horovod is 400 % faster than allreduce on 2 workers (")
+    assert verdict(field).headline.startswith("horovod wins on 2 workers: 5.00x allreduce (")
 
 
 def test_a_plain_run_of_another_setting_is_a_field_of_its_own():
@@ -195,7 +195,7 @@ def test_a_race_of_one_round_does_not_take_the_verdict_from_a_full_one():
     full = [*cells(100, "ddp", "ddp"), *cells(130, "allreduce")]
     short = [cell("wfbp", "wfbp", name=NAMES[1]), cell("ddp", "ddp", name=NAMES[1])]
     [field] = fields_of([*full, *short])
-    assert verdict(field).headline.startswith("allreduce is ")
+    assert verdict(field).headline.startswith("allreduce wins")
     assert "wfbp is not part of this verdict: it was not in that race, and 1 fresh start is too few." in spoken(field)
     [alone] = fields_of(short)
     assert verdict(alone).headline.startswith("No verdict yet"), "without a full race it is what there is"

@@ -1,0 +1,76 @@
+"""Measure the starts of a race: a cell alone in its processes, or cells that take turns in the same ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from paceline.measure.measure import WATCHED, OnLine, measure
+from paceline.measure.together import measure_together
+from paceline.measure.turns import TurnsTask
+from paceline.race.cells import Cell, Start
+from paceline.race.folder import Result
+from paceline.race.script import measure_script
+from paceline.run.compose.compose import axes_of
+from paceline.run.run import Run
+
+SHARED_WATCHED = 2  # steps of each contender of a shared start whose events are kept; one would show no crossing
+
+
+class Measurer(Protocol):
+    """Measures the starts of a race; tests have one that draws numbers."""
+
+    def alone(self, cell: Cell, on_line: OnLine) -> Result:
+        """Return the record of a cell that has its processes to itself."""
+
+    def together(self, start: Start, seconds: float, on_line: OnLine) -> Sequence[Result]:
+        """Return the records of cells that take turns for about so many seconds. Raises TurnFailed."""
+
+
+class Measured:
+    """Measure starts, and cache the cost of a sample of each workload; `watched` as in `measure`.
+
+    `turns` fixes the number of turns of a shared start; `room` replaces the memory that is free, in bytes.
+    """
+
+    def __init__(self, *, watched: int = WATCHED, turns: int | None = None, room: int | None = None) -> None:
+        self._watched, self._turns, self._room = watched, turns, room
+        self._flops: dict[tuple[Any, ...], int] = {}
+
+    def alone(self, cell: Cell, on_line: OnLine) -> Result:
+        if cell.script:
+            return measure_script(cell.script, cell.run)
+        run = cell.run
+        # The last step is never crossed, so a few watched steps would not show a schedule that crosses the step.
+        watched = WATCHED if _crosses_step(run) else self._watched
+        found = measure(run, on_line, flops=self._flops.get(_workload(run)), watched=watched)
+        self._learn(run, found)
+        return found
+
+    def together(self, start: Start, seconds: float, on_line: OnLine) -> Sequence[Result]:
+        runs = tuple(cell.run for cell in start.cells)
+        task = TurnsTask(
+            runs=runs,
+            labels=tuple(cell.label for cell in start.cells),
+            turns=self._turns,
+            seconds=seconds,
+            seed=1000 * runs[0].seed + start.round,
+            room=self._room,
+        )
+        watched = min(self._watched, SHARED_WATCHED)
+        found = measure_together(task, on_line, flops=self._flops.get(_workload(runs[0])), watched=watched)
+        self._learn(runs[0], found[0])
+        return found
+
+    def _learn(self, run: Run, found: Result) -> None:
+        flops = found[0].resources.get("flops")
+        if flops and (counted := flops.get("per_sample")):
+            self._flops[_workload(run)] = int(counted)
+
+
+def _workload(run: Run) -> tuple[Any, ...]:
+    return run.model, run.classes, run.image_size, run.sequence_length
+
+
+def _crosses_step(run: Run) -> bool:
+    return run.reference is None and bool(axes_of(run).schedule.crosses_step)
