@@ -18,7 +18,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bert,dev]'
 	@touch $(READY)
 
-race: $(READY) ## race limit, ddp and allreduce on this machine: the main job
+race: $(READY) ## race limit, ddp, allreduce and wfbp on this machine: the main job
 	$(BIN)/paceline race
 
 test: $(READY) ## the tests, at most 10 minutes on 2 cores

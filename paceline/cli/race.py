@@ -124,6 +124,8 @@ def race(
         check_own_models(cell.run for cell in plan.cells)
     folder, known = open_folder(plan, runs, fresh=fresh, retry=retry)
     _greet(plan, folder, known)
+    if quick:
+        _no_promise(plan)
     turns = values["repeats"] if _was_given(context, "repeats") else None
     result, stopped = None, None
     with RaceView() as view:
@@ -295,6 +297,22 @@ def _warnings(plan: Any) -> Iterator[str]:
         yield f"{workers} workers on {cores()} cores: they wait for each other, and rates say little about more cores"
     if why := why_busy(look()):
         yield f"this machine is busy now: {why}; ratios need more starts, and rates are too low"
+
+
+def _no_promise(plan: Any) -> None:
+    """Two minutes are promised for one heat of built-in models only."""
+    from paceline.cli.race_view import wrapped
+    from paceline.race.cells import starts_of
+
+    if not plan.script and len(plan.heats) == 1:
+        return
+    starts = len(starts_of(plan.cells_in(1)))
+    each = ", each as long as the script" if plan.script else ""
+    for line in wrapped(
+        f"note: the first round always runs, {starts} fresh starts{each}; then no start begins that would run past "
+        f"{plan.suite.minutes_of_a_heat:g} minutes of its heat"
+    ):
+        print(line, flush=True)
 
 
 def _length(plan: Any) -> str:

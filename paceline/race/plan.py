@@ -148,7 +148,7 @@ MOST_ENTRIES, MOST_CELLS = 1_000, 50_000
 MOST_ROUNDS = 60  # of a race until it is sure
 FEW_ROUNDS = 3  # with the baseline, in a race until it is sure
 LONGEST_PERIOD = 16  # steps of a rule; a longer one would fill a start with a few turns
-_OF_A_PROCESS = (*fields(Kind.LAUNCHER), "compile", "lab")  # what all contenders of a process share
+_OF_A_PROCESS = (*fields(Kind.LAUNCHER), "compile")  # what all contenders of a process share
 
 
 def plan(suite: Suite, *, script: Sequence[str] = ()) -> RacePlan:

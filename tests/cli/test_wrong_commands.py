@@ -261,10 +261,10 @@ def test_what_the_machine_cannot_offer_is_refused_before_a_race_begins(monkeypat
     ("words", "note"),
     [
         ("--quick", None),
-        ("--quick --suite elasticdl", "the first round always runs, 14 fresh starts, however long they take"),
-        ("--quick --model resnet50", "the first round always runs, 4 fresh starts"),
-        ("--quick --strategies allreduce,wfbp", "the first round always runs, 5 fresh starts"),
-        ("--quick -- python x.py", "the first round always runs, 4 fresh starts, each as long as the script"),
+        ("--quick --suite elasticdl", "the first round always runs, "),
+        ("--quick --model resnet50", None),
+        ("--quick --strategies allreduce,wfbp", None),
+        ("--quick -- python x.py", "the first round always runs, 5 fresh starts, each as long as the script"),
     ],
 )
 def test_two_minutes_are_promised_for_the_plain_race_only(words, note, no_worker, tmp_path, capsys):
