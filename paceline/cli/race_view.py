@@ -223,11 +223,11 @@ def _marked(race: Race) -> set[tuple[Heat, str]]:
 
 def _failures(race: Race) -> Iterator[str]:
     """Every failure once, with all cells that had it."""
-    found: dict[str, list[str]] = {}
+    alike: dict[str, list[str]] = {}
     for cell, record in race.failures:
         where = f"{short(cell.label)}, {race.plan.title(cell.heat)}, round {cell.round}"
-        found.setdefault(_without_pid(str(record.failure)), []).append(f"{where}: {record.failure}")
-    for cells in found.values():
+        alike.setdefault(_without_pid(str(record.failure)), []).append(f"{where}: {record.failure}")
+    for cells in alike.values():
         more = f" ({len(cells) - 1} more failed alike)" if len(cells) > 1 else ""
         yield from wrapped(f"failed: {cells[0]}{more}")
 

@@ -70,16 +70,16 @@ class Usage:
 
     def part(self, ranks: Sequence[RankReport] = ()) -> BusyPart:
         """Return the figures for a record."""
-        found: BusyPart = {"load": self._load, "cores": cores()}
+        figures: BusyPart = {"load": self._load, "cores": cores()}
         now, after, mine = self._end or (self._clock(), CoreSeconds.now(), _own())
         seconds = now - self._began
         if self._before is not None and after is not None and seconds > 0:
             others = after.busy - self._before.busy - (mine - self._mine)
-            found["other_cores"] = max(0.0, others / seconds)
-            found["steal"] = max(0.0, (after.stolen - self._before.stolen) / seconds / cores())
+            figures["other_cores"] = max(0.0, others / seconds)
+            figures["steal"] = max(0.0, (after.stolen - self._before.stolen) / seconds / cores())
         if ranks and all(rank.queued_seconds_per_step is not None for rank in ranks):
-            found["starved"] = max(_starved(rank) for rank in ranks)
-        return found
+            figures["starved"] = max(_starved(rank) for rank in ranks)
+        return figures
 
 
 def _starved(rank: RankReport) -> float:
@@ -109,9 +109,9 @@ def look(seconds: float = LOOK, sleep: Callable[[float], None] = time.sleep) -> 
 def why_busy(part: Mapping[str, float] | BusyPart) -> str:
     """Return in words why a machine counts as busy; empty if it does not."""
     reasons = []
-    other, steal, starved = (float(part.get(name) or 0.0) for name in ("other_cores", "steal", "starved"))  # type: ignore[arg-type]
-    if other > OTHER_CORES:
-        reasons.append(f"other processes used {other:.1f} of {int(part.get('cores') or 1)} cores")
+    used, steal, starved = (float(part.get(name) or 0.0) for name in ("other_cores", "steal", "starved"))  # type: ignore[arg-type]
+    if used > OTHER_CORES:
+        reasons.append(f"other processes used {used:.1f} of {int(part.get('cores') or 1)} cores")
     if steal > STEAL:
         reasons.append(f"the host took away {100 * steal:.0f} % of the cores' time")
     if starved > STARVED:

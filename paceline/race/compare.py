@@ -75,8 +75,8 @@ def compare(first: Sequence[Record], second: Sequence[Record]) -> Comparison:
 
 
 def _busiest(records: Sequence[Record]) -> str:
-    found = [why_busy(record.busy) for record in records]
-    return next((why for why in found if why), "")
+    reasons = [why_busy(record.busy) for record in records]
+    return next((why for why in reasons if why), "")
 
 
 def rates(records: Sequence[Record]) -> list[float]:

@@ -128,13 +128,13 @@ class RaceFolder:
     def apart(self) -> dict[str, str]:
         """Return the contenders that could not take turns in an earlier sitting, each with the reason."""
         try:
-            found = json.loads(read_text(self.path / "race.apart"))
-            return {str(key): str(why) for key, why in found.items()}
+            reasons = json.loads(read_text(self.path / "race.apart"))
+            return {str(key): str(why) for key, why in reasons.items()}
         except (WrongCommand, ValueError, AttributeError, RecursionError):
             return {}
 
-    def keep_apart(self, found: Mapping[str, str]) -> None:
-        write(self.path / "race.apart", json.dumps(redacted(dict(found), secrets_of(os.environ)), indent=1) + "\n")
+    def keep_apart(self, reasons: Mapping[str, str]) -> None:
+        write(self.path / "race.apart", json.dumps(redacted(dict(reasons), secrets_of(os.environ)), indent=1) + "\n")
 
     def incomplete(self, plan: RacePlan) -> set[int]:
         """Return the rounds without usable ratios: a cell failed or never ran, or the round was interrupted.

@@ -43,9 +43,9 @@ class Measured:
         run = cell.run
         # The last step is never crossed, so a few watched steps would not show a schedule that crosses the step.
         watched = WATCHED if _crosses_step(run) else self._watched
-        found = measure(run, on_line, flops=self._flops.get(_workload(run)), watched=watched)
-        self._learn(run, found)
-        return found
+        results = measure(run, on_line, flops=self._flops.get(_workload(run)), watched=watched)
+        self._learn(run, results)
+        return results
 
     def together(self, start: Start, seconds: float, on_line: OnLine) -> Sequence[Result]:
         runs = tuple(cell.run for cell in start.cells)
@@ -58,12 +58,12 @@ class Measured:
             room=self._room,
         )
         watched = min(self._watched, SHARED_WATCHED)
-        found = measure_together(task, on_line, flops=self._flops.get(_workload(runs[0])), watched=watched)
-        self._learn(runs[0], found[0])
-        return found
+        results = measure_together(task, on_line, flops=self._flops.get(_workload(runs[0])), watched=watched)
+        self._learn(runs[0], results[0])
+        return results
 
-    def _learn(self, run: Run, found: Result) -> None:
-        flops = found[0].resources.get("flops")
+    def _learn(self, run: Run, results: Result) -> None:
+        flops = results[0].resources.get("flops")
         if flops and (counted := flops.get("per_sample")):
             self._flops[_workload(run)] = int(counted)
 

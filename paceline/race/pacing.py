@@ -23,12 +23,14 @@ def next_seconds(field: Field, workers: int) -> float:
     Short starts pay for importing and building again and again; long ones measure one draw of the start too well.
     """
     standings = [one for one in field.at(workers) if one.last.race.get("shared")]
-    found = [seconds for pair in combinations(standings, 2) if (seconds := _best_seconds(*pair, standings)) is not None]
-    return min(LONGEST, max(SHORTEST, median(found))) if found else FIRST
+    lengths = [
+        seconds for pair in combinations(standings, 2) if (seconds := _best_seconds(*pair, standings)) is not None
+    ]
+    return min(LONGEST, max(SHORTEST, median(lengths))) if lengths else FIRST
 
 
-def _best_seconds(one: Standing, other: Standing, mates: Sequence[Standing]) -> float | None:
-    pairs, logs = one.paired(other), one.logs_against(other)
+def _best_seconds(one: Standing, rival: Standing, mates: Sequence[Standing]) -> float | None:
+    pairs, logs = one.paired(rival), one.logs_against(rival)
     errors = [inner_error(inside(a), inside(b)) for a, b in pairs if len(inside(a)) == len(inside(b))]
     known = [error for error in errors if error is not None]
     if len(logs) < ENOUGH_STARTS or len(known) < ENOUGH_STARTS:

@@ -78,18 +78,18 @@ class RacePlan:
 
     @cached_property
     def _by_round(self) -> dict[int, list[Cell]]:
-        found: dict[int, list[Cell]] = {}
+        groups: dict[int, list[Cell]] = {}
         for cell in self.cells:
-            found.setdefault(cell.round, []).append(cell)
-        return found
+            groups.setdefault(cell.round, []).append(cell)
+        return groups
 
     @cached_property
     def cells_by_key(self) -> dict[tuple[Heat, str], list[Cell]]:
         """Return the cells of each contender, by round."""
-        found: dict[tuple[Heat, str], list[Cell]] = {}
+        groups: dict[tuple[Heat, str], list[Cell]] = {}
         for cell in sorted(self.cells, key=lambda cell: cell.round):
-            found.setdefault(cell.key, []).append(cell)
-        return found
+            groups.setdefault(cell.key, []).append(cell)
+        return groups
 
     def pairs(self, heat: Heat) -> int:
         """Return the number of comparisons that the race decides in a heat, which share its error.
@@ -222,8 +222,8 @@ def _why_alone(run: Run, common: Run) -> str:
         return "it has dedicated servers"
     if period > LONGEST_PERIOD:
         return f"it repeats itself every {period} steps"
-    other = [name for name in _OF_A_PROCESS if getattr(run, name) != getattr(common, name)]
-    return f"its {', '.join(other)} would change the others' processes" if other else ""
+    differing = [name for name in _OF_A_PROCESS if getattr(run, name) != getattr(common, name)]
+    return f"its {', '.join(differing)} would change the others' processes" if differing else ""
 
 
 def _entry(contender: Contender, heat: Heat, common: Run, *, script: bool) -> Entry:

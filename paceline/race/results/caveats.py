@@ -37,7 +37,7 @@ def _busy(standings: Sequence[Standing]) -> Iterator[str]:
     }
     busy = [(record, why) for record in starts.values() if (why := why_busy(record.busy))]
     if busy:
-        _, worst = max(busy, key=lambda found: float(found[0].busy.get("other_cores", 0.0)))
+        _, worst = max(busy, key=lambda entry: float(entry[0].busy.get("other_cores", 0.0)))
         yield f"the machine was busy in {len(busy)} of {len(starts)} starts: {worst}"
 
 

@@ -132,7 +132,7 @@ def _end(best: Standing, rival: Standing | None, unsure: Sequence[Standing], lev
 
 
 def _is_beaten(one: Standing, others: Sequence[Standing]) -> bool:
-    return any(other.beats(one) for other in others if other is not one)
+    return any(rival.beats(one) for rival in others if rival is not one)
 
 
 def _unsure_changes(field: Field, workers: int, best: Standing) -> list[str]:
