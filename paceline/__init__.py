@@ -13,6 +13,7 @@ TYPE_CHECKING = False  # as typing has it, which would take half of the time tha
 if TYPE_CHECKING:
     from typing import Any
 
+    from paceline import race
     from paceline.api.collectives import (
         allgather,
         allreduce,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from paceline.measure.record.record import Record
     from paceline.measure.record.store import open_store
     from paceline.measure.stats.steady import settle
+    from paceline.race.notebook import records
     from paceline.race.suite import Suite
     from paceline.report.page import write_report
     from paceline.run.compose.compose import compose
@@ -80,6 +82,7 @@ _HOMES = {
     "replayed": "paceline.workload.replayed",
     "Suite": "paceline.race.suite",
     "settle": "paceline.measure.stats.steady",
+    "records": "paceline.race.notebook",
 }
 # Families, each with its MENU: `paceline.schedules.MENU.make("fusion(mb=8)")`.
 _FAMILIES = {
@@ -91,6 +94,7 @@ _FAMILIES = {
     "memberships": "paceline.strategy.memberships",
     "models": "paceline.workload.models",
     "sources": "paceline.workload.sources",
+    "race": "paceline.race",  # a room that can be called: paceline.race(model=..., strategies=[...])
 }
 
 __all__ = [
@@ -131,6 +135,8 @@ __all__ = [
     "neighbor_allreduce",
     "open_store",
     "outlook",
+    "race",
+    "records",
     "replayed",
     "rules",
     "run_ranks",

@@ -1,1 +1,25 @@
-"""Races: which contender is faster, and with what confidence."""
+"""Races: which strategy is faster, and how sure that is. The room is also the function `paceline.race(...)`.
+
+Importing any file of this folder makes `paceline.race` this module, so the module itself can be called.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class CallableRoom(ModuleType):
+    """The module `paceline.race`, which races strategies when it is called; see paceline.race.notebook."""
+
+    def __call__(self, **settings: Any) -> Any:
+        from paceline.race.notebook import race
+
+        return race(**settings)
+
+
+sys.modules[__name__].__class__ = CallableRoom
