@@ -1,4 +1,4 @@
-"""Turns against isolated starts: how narrow the ratio of allreduce to ddp gets in the same time, and whether they agree.
+"""Turns against isolated starts: how narrow the ratio of allreduce to ddp gets in the same time; whether they agree.
 
 Without --agreement: races of each kind with the same minutes; the median half-width of the 95 % interval over starts.
 With it: for each of three workloads both kinds alternate, and (ratio by turns) / (ratio by isolated starts) has an

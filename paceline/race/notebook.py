@@ -196,6 +196,12 @@ class RaceResult:
     def records(self) -> Records:
         return Records(tuple(self._race.records.values()))
 
+    def ratio(self, contender: str, rival: str = "ddp", heat: int = 0) -> Interval | None:
+        """Return the rate of a contender over that of a rival, with its interval; None if one of them has no rate."""
+        where = self._race.plan.heats[heat]
+        mine, theirs = (self._race.standing(where, label) for label in (contender, rival))
+        return None if mine is None or theirs is None else mine.against(theirs)
+
     def to_pandas(self) -> Any:
         """Return one row per contender and start, with the ratio to ddp in that start."""
         ratios = self._ratios()

@@ -23,6 +23,7 @@ def test_a_race_from_python_gives_the_verdict_of_the_command(tmp_path):
     assert text.splitlines()[-1] == judged.headline
     assert max(map(len, text.splitlines())) <= 100
     assert result.folder.parent == tmp_path
+    assert result.ratio("allreduce", "wfbp").low > 1
 
 
 def test_importing_a_file_of_the_room_does_not_hide_the_function(tmp_path):
