@@ -160,7 +160,7 @@ def make_record(
         run=run,
         same_result=has_same_result(run),
         environment=first.environment,
-        notes=[*notes, *first.notes, *uneven, *([ALIKE] if leaning(series) else [])],
+        notes=[*notes, *first.notes, *_different_machines(ranks), *uneven, *([ALIKE] if leaning(series) else [])],
         verdict="steady" if settled.steady else "unsteady",
         workers=run.workers,
         device=first.device,
@@ -191,6 +191,17 @@ def make_record(
 
 def _figures(grade: Grade) -> Accuracy:
     return {"epoch": grade["epoch"], "value": grade["value"], "loss": grade["loss"], "samples": grade["samples"]}
+
+
+MACHINE = ("processor", "cores", "memory", "python", "packages")  # parts of an environment that change a rate
+
+
+def _different_machines(ranks: Sequence[RankReport]) -> Iterator[str]:
+    """Yield a note if ranks ran on machines that differ, because the record keeps the environment of rank 0."""
+    first = ranks[0].environment
+    names = [name for name in MACHINE if any(rank.environment.get(name) != first.get(name) for rank in ranks)]
+    if names:
+        yield f"machines of ranks differ in {', '.join(names)}; the environment is that of rank 0"
 
 
 def period_of(run: Run) -> int:

@@ -242,3 +242,11 @@ def test_every_record_says_whether_it_has_the_result_of_allreduce(strategy, same
     ranks = [rank_of(number, level(8), level(20)) for number in range(2)]
     assert make_record(run, [], ranks).same_result is same
     assert failed_record(run, "lost").same_result is same
+
+
+def test_machines_that_differ_are_noted():
+    same = [rank_of(k, [], level(40), environment={"cores": 8, "processor": "x"}) for k in range(RUN.workers)]
+    assert not [note for note in make_record(RUN, [], same).notes if "machines" in note]
+    last = rank_of(RUN.workers - 1, [], level(40), environment={"cores": 4, "processor": "x"})
+    notes = make_record(RUN, [], [*same[:-1], last]).notes
+    assert "machines of ranks differ in cores; the environment is that of rank 0" in notes

@@ -2,6 +2,7 @@ import os
 import socket
 import subprocess
 import sys
+from inspect import signature
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from paceline.cluster.launchers import MENU
 from paceline.cluster.launchers.local import Local, free_port, prepare
 from paceline.errors import WrongCommand
+
+START = ["argv", "workers", "folder", "environ", "prefix", "on_line", "servers", "seats"]
 
 
 def start(folder, argv, workers=1, environ=os.environ):
@@ -47,6 +50,16 @@ def test_nothing_to_start_is_refused(tmp_path):
         start(tmp_path, ["true"], workers=0)
     with pytest.raises(WrongCommand, match="nothing to start"):
         start(tmp_path, [])
+
+
+@pytest.mark.parametrize("name", MENU.names())
+def test_every_launcher_has_the_protocol_and_is_in_its_concept_page(name):
+    member = MENU.make(name)
+    wanted = {"hosts": ["environ"], "check": ["seats"], "start": START}
+    for method, parameters in wanted.items():
+        assert [*signature(getattr(member, method)).parameters] == parameters, method
+    page = Path(__file__).parents[3] / "docs" / "concepts" / "launcher.md"
+    assert f"| `{name}` |" in page.read_text()
 
 
 @pytest.mark.multi
