@@ -26,6 +26,7 @@ def explain(
 
     It takes the same flags and words as paceline run.
     """
+    from paceline.forecast.on_link import with_prediction
     from paceline.run.explain import explain as work
     from paceline.run.explain import spoken
     from paceline.run.own_model import check_own_models
@@ -37,7 +38,7 @@ def explain(
         check_writable(json)
     configuration = o.run_from(values, words or (), settings_given(context))
     check_own_models([configuration])
-    explanation = work(configuration)
+    explanation = with_prediction(work(configuration))
     for line in spoken(explanation, settings_given(context)):
         print(line)
     if json is not None:

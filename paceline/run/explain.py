@@ -11,7 +11,6 @@ from paceline.engine.coded import seconds_of
 from paceline.engine.step_plan import StepPlan, plan_step, plan_whole, tail_of
 from paceline.run.axes import Axes
 from paceline.run.compose.compose import check
-from paceline.run.predict import Prediction, predict
 from paceline.run.run import SHAPES, Run
 from paceline.strategy.exchanges._costs import load, total
 from paceline.types import Lane, Layout, Link, Profile, Slot
@@ -26,6 +25,25 @@ LEAVES = {
     "begin": "when a step begins, back before its update",
     "update": "after the local update, back before the next step",
 }
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Seconds of one step: computing, waiting for communication, and what communication takes in all."""
+
+    compute: float
+    exposed: float
+    communication: float
+
+
+@dataclass(frozen=True)
+class Basis:
+    """What a step can be predicted from: the plan, layer times, seconds of every chunk, and of forward and backward."""
+
+    plan: StepPlan
+    profile: Profile
+    costs: tuple[float, ...]
+    totals: tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -47,6 +65,7 @@ class Explanation:
     steps: int = 1
     period: int = 1
     planned: bool = True
+    basis: Basis | None = None
     prediction: Prediction | None = None
 
 
@@ -74,7 +93,7 @@ def explain(run: Run) -> Explanation:
         steps=traffic.steps,
         period=traffic.period,
         planned=not axes.schedule.measures or link is not None or not axes.rule.averages_gradients,
-        prediction=_predicted(axes, known, plans[0], profiles[0], run.workers),
+        basis=_basis(axes, known, plans[0], profiles[0], run.workers),
     )
 
 
@@ -95,16 +114,14 @@ def _plan(axes: Axes, profile: Profile, link: Link | None, workers: int) -> Step
     return plan_step(axes.schedule, [profile], link, axes.compressor, workers)
 
 
-def _predicted(
-    axes: Axes, known: StepProfile | None, plan: StepPlan, profile: Profile, workers: int
-) -> Prediction | None:
+def _basis(axes: Axes, times: StepProfile | None, plan: StepPlan, profile: Profile, workers: int) -> Basis | None:
     """Where a mean gradient is exchanged, and times and link are known."""
-    link = None if known is None else known.measured_link()
-    if known is None or link is None or not axes.rule.averages_gradients:
+    link = None if times is None else times.measured_link()
+    if times is None or link is None or not axes.rule.averages_gradients:
         return None
     wires = [axes.compressor.wires(plan.layouts[chunk.arena], chunk, workers) for chunk in plan.chunks]
-    costs = [seconds_of(rounds, workers, link) for rounds in wires]
-    return predict(axes.schedule, plan, [profile], costs, (known.forward_seconds, known.backward))
+    costs = tuple(seconds_of(rounds, workers, link) for rounds in wires)
+    return Basis(plan, profile, costs, (times.forward_seconds, times.backward))
 
 
 def _slots(run: Run) -> list[Slot]:
@@ -169,6 +186,6 @@ def _costs(prediction: Prediction) -> list[str]:
     compute, exposed = prediction.compute, prediction.exposed
     hidden = prediction.communication - min(exposed, prediction.communication)
     return [
-        f"{'step':11} {(compute + exposed) * 1e3:,.1f} ms on the link of the profile, by a sketch:",
+        f"{'step':11} {(compute + exposed) * 1e3:,.1f} ms on the link of the profile, simulated:",
         f"{'':11} {compute * 1e3:,.1f} ms computing, {exposed * 1e3:,.1f} ms waiting; {hidden * 1e3:,.1f} ms hidden",
     ]

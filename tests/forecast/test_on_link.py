@@ -9,9 +9,10 @@ from paceline.comm.thread import run_ranks
 from paceline.engine import way
 from paceline.engine.coded import seconds_of
 from paceline.engine.step_plan import plan_step
+from paceline.forecast.on_link import predict, with_prediction
 from paceline.run.compose.compose import compose
-from paceline.run.explain import explain, spoken
-from paceline.run.predict import predict
+from paceline.run.explain import explain as plain_explain
+from paceline.run.explain import spoken
 from paceline.run.run import Run
 from paceline.strategy import compressors, schedules
 from paceline.strategy.exchanges._costs import traffic
@@ -23,6 +24,10 @@ from paceline.workload.profile import read
 
 LINK = Link(0.01, 1e6)
 MANY = 1024
+
+
+def explain(run):
+    return with_prediction(plain_explain(run))
 
 
 def profile(count=8, numel=25_000):
