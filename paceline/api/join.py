@@ -26,7 +26,7 @@ import torch
 
 from paceline.api.batches import Batches
 from paceline.cluster.machine import Machine
-from paceline.comm.connect import connect, position
+from paceline.comm.connect import connect, open_default_group, position
 from paceline.comm.service import Attendant
 from paceline.engine.device import Device, find
 from paceline.errors import CallMismatch, WrongCommand
@@ -58,6 +58,7 @@ class Worker:
         self.windows_made = 0
         self.levels: dict[str, tuple[Any, Any]] = {}  # hierarchical calls by topology: the channel and its last work
         self.at_close: Callable[[], None] | None = None
+        self.end_group: Callable[[], None] | None = None  # destroys the default process group that join() made
         self.dealt = (0, 0)  # batches and samples that `batches` has yielded so far
         self._shares: deque[float | None] = deque(maxlen=1024)  # n / N of the batches that are trained on
         self._epochs: dict[int, tuple[Any, int]] = {}  # a reference to the data is kept, so that its id is not reused
@@ -176,6 +177,8 @@ class Worker:
                     self.at_close()
             finally:
                 self._comm.close(failure, abandoned)
+                if self.end_group is not None and not failure:
+                    self.end_group()
 
     def leave(self) -> None:
         """Leave the job at exit. An exception here would not change the exit code by itself."""
@@ -198,9 +201,11 @@ class Worker:
         _current.set(None)
 
 
-def join(*, comm: str | None = None, deadline: float | None = None) -> Worker:
+def join(*, comm: str | None = None, deadline: float | None = None, process_group: bool = False) -> Worker:
     """Connect to the other ranks and return this process's Worker. The launcher's settings win over the arguments.
 
+    `process_group=True` also makes torch's default process group (gloo, or nccl on GPUs), for scripts that use
+    DistributedSampler or call torch.distributed themselves. One that exists is used and never replaced.
     In a server process this call does not return: it serves until the workers are done, then ends the process.
     """
     launched = _launched()
@@ -218,6 +223,8 @@ def join(*, comm: str | None = None, deadline: float | None = None) -> Worker:
         serve_and_leave(reached)
     worker = Worker(reached, device)
     worker.comm.placement = nodes or worker.comm.placement
+    if process_group:
+        worker.end_group = open_default_group(where, reached, seconds, device.kind == "cuda")
     atexit.register(worker.leave)
     _current.set(worker)
     return worker

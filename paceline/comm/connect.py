@@ -259,6 +259,23 @@ def _torch_store(where: Position, deadline: float, store: TextStore) -> Any:
     return dist.PrefixStore(f"torch-{where.turn}", _outer_store(where, deadline))
 
 
+def open_default_group(where: Position, comm: Any, deadline: float, cuda: bool) -> Callable[[], None] | None:
+    """Make torch's default process group of the workers, unless the script has one; return what ends it."""
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        return None
+    store = getattr(comm, "store", None) or TurnStore(MemoryStore(), 0)
+    dist.init_process_group(
+        "nccl" if cuda else "gloo",
+        store=_torch_store(replace(where, turn=store.turn), deadline, store),
+        rank=where.rank,
+        world_size=where.size,
+        timeout=timedelta(seconds=deadline),
+    )
+    return dist.destroy_process_group
+
+
 def _served_by_first(where: Position, store: TextStore, deadline: float) -> Any:
     """Return torch's TCP store, served by rank 0 on the one address that other hosts use. It takes no token."""
     import torch.distributed as dist

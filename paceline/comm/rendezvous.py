@@ -34,6 +34,10 @@ class TurnStore:
     def __init__(self, store: TextStore, turn: int) -> None:
         self._store, self._turn = store, turn
 
+    @property
+    def turn(self) -> int:
+        return self._turn
+
     def set(self, name: str, text: str) -> None:
         self._store.set(f"{self._turn}/{name}", text)
 

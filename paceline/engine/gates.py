@@ -16,18 +16,40 @@ from torch.utils._pytree import tree_leaves
 Arrive = Callable[[Sequence[int]], None]
 
 
-def for_one(module: nn.Module, act: Callable[..., Any]) -> Callable[..., None]:
+class HookOfOne:
     """A hook that acts for a module and for who shares its parameters, but not for a copy of it.
 
-    Copying a model copies its hooks: a bound method with all that it leads to, a function as it is.
+    Copying a model copies its hooks, and this one as it is. Pickling a model pickles a hook that does nothing, after
+    `settle`, so that updates that are under way are in the file.
     """
-    own = module._parameters
 
-    def hook(called: nn.Module, *rest: Any) -> None:
-        if called is module or called._parameters is own:
-            act(called, *rest)
+    def __init__(self, module: nn.Module, act: Callable[..., Any], settle: Callable[[], None] | None) -> None:
+        self._module, self._own, self._act, self._settle = module, module._parameters, act, settle
 
-    return hook
+    def __call__(self, called: nn.Module, *rest: Any) -> None:
+        if called is self._module or called._parameters is self._own:
+            self._act(called, *rest)
+
+    def __deepcopy__(self, memory: Any) -> HookOfOne:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._settle is not None:
+            self._settle()
+        return _idle, ()
+
+
+def _nothing(*_: Any) -> None:
+    """Do nothing: what a hook of a pickled model is."""
+
+
+def _idle() -> Callable[..., None]:
+    return _nothing
+
+
+def for_one(module: nn.Module, act: Callable[..., Any], settle: Callable[[], None] | None = None) -> HookOfOne:
+    """Return a hook that acts for a module, but not for a copy of it; `settle` is called when it is pickled."""
+    return HookOfOne(module, act, settle)
 
 
 class Gates:

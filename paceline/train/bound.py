@@ -16,7 +16,7 @@ from paceline.engine.gates import Gates, for_one
 from paceline.engine.way import way_of
 from paceline.protocols import Duty, Exchange
 from paceline.run.axes import Axes
-from paceline.train.checks import check_added, check_known, check_thawed, trainable
+from paceline.train.checks import check_added, check_known, check_not_compiled, check_thawed, trainable
 from paceline.train.planning import Planning
 from paceline.train.start import start_equal
 from paceline.train.watch import Watch
@@ -96,7 +96,8 @@ class Bound:
 
     def _open_gates(self, arrive: Callable[[Sequence[int]], None]) -> Gates:
         """Make forward wait for its parameters from now on, and saving and loading as well."""
-        settle = for_one(self.model, lambda *_: self.duty.finish())
+        check_not_compiled(self.model)
+        settle = for_one(self.model, lambda *_: self.duty.finish(), lambda: self.duty.finish())
         self._hooks += [
             self.model.register_state_dict_pre_hook(settle),
             self.model.register_load_state_dict_pre_hook(settle),

@@ -52,6 +52,17 @@ def check_thawed(names: Sequence[str]) -> None:
         )
 
 
+def check_not_compiled(model: nn.Module) -> None:
+    """Raise if forward would go around the hooks that wait for updates; compiled code does not call them."""
+    for name, module in model.named_modules():
+        if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
+            raise WrongCommand(
+                f"a schedule that crosses the step with {name or type(model).__name__}, which torch.compile has made",
+                why="updates arrive while the next forward runs, and compiled code does not wait for them",
+                remedy="--schedule fusion, or a model that is not compiled",
+            )
+
+
 def evaluates_once(optimizer: torch.optim.Optimizer) -> bool:
     """Return whether the optimizer calls a closure exactly once; of torch's all but LBFGS do."""
     kind = type(optimizer)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from paceline.train.checks import check_closure, evaluates_once
 from paceline.train.evaluate import averaged_statistics
 from paceline.train.overflow import overflowed, take_part
 from paceline.train.passes import Passes
+from paceline.train.saving import check_own, load, save
 from paceline.train.scaling import LossScale
 from paceline.train.takeover import Takeover
 from paceline.train.times import StepTimes, note_step
@@ -309,11 +311,27 @@ class Pace(Bound):
         for engine in self.engines:
             engine.log = log
 
+    @property
+    def rank_dependent(self) -> bool:
+        """Return whether state_dict() differs between ranks, so that every rank must save and load its own."""
+        return self.replicas_differ or self.axes.compressor.remembers
+
+    def save(self, folder: str | Path, **extra: Any) -> None:
+        """Save model, optimizer and all other state of every rank, with values of your own. All ranks call it."""
+        save(self, Path(folder), extra)
+
+    def load(self, folder: str | Path) -> dict[str, Any]:
+        """Load what save() wrote last, and return your own values. All ranks call it, between steps."""
+        return load(self, Path(folder))
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state that a checkpoint needs besides model and optimizer."""
         self.finish()
         scale = None if self.loss_scale is None else self.loss_scale.state()
         return {
+            "rank": self.comm.rank,
+            "size": self.comm.size,
+            "rank_dependent": self.rank_dependent,
             "steps": self.steps,
             "loss_scale": scale,
             "engines": [engine.state() for engine in self.engines],
@@ -322,6 +340,8 @@ class Pace(Bound):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load the state of a checkpoint. Call it between steps on all ranks, after loading model and optimizer."""
+        if self._view is not None:
+            check_own(state, self.comm.rank, self.comm.size)
         self.duty.discard()
         self.steps, self._begun = state["steps"], False
         if self.loss_scale is not None and state["loss_scale"]:

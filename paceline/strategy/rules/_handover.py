@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 class Handover:
     """Sets p.grad for the parameters of some arenas, in the order of their slots.
 
-    `given` is whether p.grad holds means that were exchanged.
+    `holds_means` is whether p.grad holds means that were exchanged.
     """
 
     def __init__(self, arenas: Sequence[LaneArena], copying: bool) -> None:
-        self._arenas, self._copying, self.given = arenas, copying, False
+        self._arenas, self._copying, self.holds_means = arenas, copying, False
         self._bases: dict[int, Tensor] = {}
         self._parameters: Sequence[Parameter] = ()
 
@@ -46,9 +46,9 @@ class Handover:
 
         Autograd has already added to `arrived`, which keeps what it has.
         """
-        if not self.given:
+        if not self.holds_means:
             return False
-        self.given = False
+        self.holds_means = False
         for slot, parameter in enumerate(self._parameters):
             if parameter.grad is not None and parameter is not arrived:
                 self._bases[slot] = self._in_own_memory(parameter.grad.detach())
@@ -66,7 +66,7 @@ class Handover:
             if moved[slot]:
                 base.add_(self._result(slot))
             self._parameters[slot].grad = base
-        self._bases, self.given = {}, True
+        self._bases, self.holds_means = {}, True
 
     def some(self, slots: Sequence[int]) -> list[Tensor]:
         """Return the means of some slots as tensors that an optimizer may write."""
@@ -84,7 +84,7 @@ class Handover:
     def release(self) -> None:
         for parameter in self._parameters:
             parameter.grad = None
-        self._bases, self.given = {}, False
+        self._bases, self.holds_means = {}, False
 
     def drop_writes(self) -> None:
         """Show the results again where an optimizer wrote over them; it works on copies from then on."""

@@ -122,7 +122,7 @@ class GradDuty:
 
     def on_local(self, parameter: Tensor) -> None:
         """A gradient stays on this rank; p.grad is no mean any more, and leaves with the next exchange."""
-        self.exchanged = self._hand.given = False
+        self.exchanged = self._hand.holds_means = False
 
     def on_grad(self, parameter: Tensor) -> None:
         """The gradient of a parameter is complete: it moves into the arena, scaled on the way."""

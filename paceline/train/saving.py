@@ -1,0 +1,109 @@
+"""Save and load the whole of a training with one call on every rank.
+
+    FOLDER/step-00000812/rank-0.snapshot    model, optimizer, state of the pace, and what the script adds
+                         rank-1.snapshot    the same where replicas differ; else buffers and state of the pace
+    FOLDER/latest                           step-00000812, written when all ranks have saved
+
+A kill while ranks save leaves `latest` as it was. The two last steps are kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.errors import WrongCommand
+from paceline.files.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from paceline.train.pace import Pace
+
+LATEST = "latest"
+KEPT = 2
+_STEP = re.compile(r"step-\d{8,}")
+
+
+def save(pace: Pace, folder: Path, extra: Mapping[str, Any]) -> None:
+    """Write the state of this rank, and say that the checkpoint is complete when all ranks have. Collective."""
+    pace.finish()
+    rank, name = pace.comm.rank, f"step-{pace.steps:08d}"
+    whole = rank == 0 or pace.replicas_differ
+    state = {
+        "rank": rank,
+        "size": pace.comm.size,
+        "pace": pace.state_dict(),
+        "buffers": dict(pace.model.named_buffers()),
+        "model": dict(pace.model.state_dict()) if whole else None,
+        "optimizer": pace.optimizer.state_dict() if whole else None,
+        "extra": dict(extra),
+    }
+    (folder / name).mkdir(parents=True, exist_ok=True)
+    Snapshot(state).save(_file(folder / name, rank))
+    pace.comm.barrier()
+    if rank == 0:
+        _point_at(folder, name)
+    pace.comm.barrier()
+
+
+def load(pace: Pace, folder: Path) -> dict[str, Any]:
+    """Load the last complete checkpoint of a folder and return what the script added. Collective."""
+    latest = folder / LATEST
+    if not latest.is_file():
+        raise WrongCommand(f"{folder} has no checkpoint", why=f"there is no file {latest}", remedy="pace.save(folder)")
+    name = latest.read_text().strip()
+    if not _STEP.fullmatch(name):
+        raise WrongCommand(f"{latest} names no checkpoint", why=f"it says {name[:40]!r}")
+    first, own = _file(folder / name, 0), _file(folder / name, pace.comm.rank)
+    mine = Snapshot.load(own).state if own.is_file() else None
+    whole = mine if mine is not None and mine["model"] is not None else Snapshot.load(first).state
+    if whole["size"] != pace.comm.size and (pace.rank_dependent or whole["pace"]["rank_dependent"]):
+        raise WrongCommand(
+            f"{folder / name} was saved by {whole['size']} ranks, and this job has {pace.comm.size}",
+            why="a part of the state belongs to single ranks",
+            remedy=f"-np {whole['size']}, or load the model and the optimizer of {first} alone",
+        )
+    mine = mine or whole
+    pace.model.load_state_dict(whole["model"])
+    buffers = dict(pace.model.named_buffers())
+    for key, value in mine["buffers"].items():
+        buffers[key].data.copy_(value)
+    pace.optimizer.load_state_dict(whole["optimizer"])
+    pace.load_state_dict(mine["pace"])
+    extra: dict[str, Any] = mine["extra"]
+    return extra
+
+
+def _file(step: Path, rank: int) -> Path:
+    return step / f"rank-{rank}.snapshot"
+
+
+def _point_at(folder: Path, name: str) -> None:
+    """Make this checkpoint the latest, and remove all but the last ones that were written here."""
+    fresh = folder / f"{LATEST}.new"
+    fresh.write_text(f"{name}\n")
+    fresh.replace(folder / LATEST)
+    steps = sorted(path for path in folder.iterdir() if _STEP.fullmatch(path.name) and path.is_dir())
+    for old in [path for path in steps if path.name != name][: max(0, len(steps) - KEPT)]:
+        for file in old.glob("rank-*.snapshot"):
+            file.unlink()
+        if not any(old.iterdir()):
+            old.rmdir()
+
+
+def check_own(state: Mapping[str, Any], rank: int, size: int) -> None:
+    """Raise if the state of another rank is loaded where every rank has its own.
+
+    Rules that note whose state it is compare it themselves, and start afresh on all ranks.
+    """
+    if "rank" in state.get("rule", {}) and not any(engine.get("owes") for engine in state.get("engines", ())):
+        return
+    saved = (state.get("rank", rank), state.get("size", size))
+    if state.get("rank_dependent") and saved != (rank, size):
+        raise WrongCommand(
+            f"rank {rank} of {size} loads the state that rank {saved[0]} of {saved[1]} saved",
+            why="residuals of a compressor, and models that differ, belong to the rank that saved them",
+            remedy=f"the file that rank {rank} saved; pace.save(folder) and pace.load(folder), which keep a file for "
+            "every rank; or load the model and the optimizer alone",
+        )
