@@ -63,6 +63,7 @@ bench: $(READY) ## the performance claims, each as a ratio against a peer in the
 	$(BIN)/python benchmarks/compressors.py
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/records.py
+	$(BIN)/python benchmarks/forecast.py
 
 clean: ## everything that make has made
 	rm -rf .venv build dist runs *.egg-info .pytest_cache .mypy_cache .ruff_cache
