@@ -209,7 +209,7 @@ class Standing:
         return unpaired_ratio(self.samples, rival.samples)
 
     def _interval(self, logs: Sequence[float]) -> Interval:
-        """Of a race that looks after every start, bounds that allow for it; else of a single look."""
+        """Return bounds that allow for looks after every start, if the race made them; else a t interval."""
         if self.pairs is not None:
             return anytime_ratio(logs, self.pairs)
         return log_interval(logs)
