@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from paceline.cli.compare import spoken
 from paceline.errors import WrongCommand
 from paceline.race.compare import Comparison, compare
 from tests.report.samples import record
@@ -60,3 +61,13 @@ def test_starts_of_one_side_are_of_one_run_on_one_machine():
     other = one.model_copy(update={"id": "other", "environment": {**one.environment, "cores": 64}})
     with pytest.raises(WrongCommand, match="not starts of one run: cores is 2 and 64"):
         compare([one], [again, other])
+
+
+def test_a_busy_machine_is_a_difference():
+    busy = START.model_copy(update={"busy": {"other_cores": 1.8, "cores": 2}})
+    free = START.model_copy(update={"busy": {"other_cores": 0.0, "cores": 2}})
+    assert compare([busy], [free]).busy == ("other processes used 1.8 of 2 cores", "")
+    lines = list(spoken(compare([busy], [free])))
+    assert "A ran on a busy machine: other processes used 1.8 of 2 cores." in lines
+    assert not any(line.startswith("Nothing else differs") for line in lines)
+    assert any(line.startswith("Nothing else differs") for line in spoken(compare([free], [free])))
