@@ -93,7 +93,7 @@ for family in (schedules, sources):
     assert family.MENU.names()
 for family in (compressors, exchanges, memberships, rules, schedules, sources):
     for name in family.MENU.names():
-        family.MENU.make("idx(folder)" if name == "idx" else name)
+        family.MENU.make(name if family is not sources or name == "fake" else f"{name}(folder)")
 import paceline.engine.dispatch
 """
 HELP = """

@@ -57,6 +57,7 @@ def _register() -> None:
     from paceline.cli import (  # noqa: F401
         advise,
         compare,
+        data,
         doctor,
         explain,
         forecast,

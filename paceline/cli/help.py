@@ -60,6 +60,7 @@ EXAMPLES = {  # verbs in the order of use
     "strategies": ("strategies", "strategies --json strategies.json"),
     "models": ("models", "models resnet50 --image-size 64"),
     "topology": ("topology exp2 --size 16", "topology ring --svg ring.svg"),
+    "data": ("data pack 'idx(FOLDER)' DIR --shards 16", "data verify DIR"),
     "doctor": ("doctor", "doctor --json doctor.json"),
     "lab": ("lab --hosts 4 --bandwidth 200mbit", "lab --hosts 2 -- python my_train.py"),
     "reproduce": ("reproduce bluefog", "reproduce elasticdl --measure --quick"),

@@ -175,7 +175,10 @@ class Run(BaseModel):
         race="grid",
     )
     source: str = field(
-        "fake(device)", WORK, "Where samples come from: fake(device), fake(cpu) or idx(FOLDER).", changes=("work",)
+        "fake(device)",
+        WORK,
+        "Where samples come from: fake(device), fake(cpu), idx(FOLDER), tfrecord(FOLDER), imagefolder(FOLDER), ...",
+        changes=("work",),
     )
     optimizer: str = field("sgd(lr=0.01, momentum=0.9)", WORK, "Any optimizer of torch.optim with its settings.")
     lr_schedule: str | None = field(

@@ -13,7 +13,7 @@ import queue
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from paceline.errors import WrongCommand
 from paceline.types import Cursor, View
@@ -31,6 +31,14 @@ class Portion(NamedTuple):
     total: int
     cursor: Cursor  # of the portion after this one
     micro: int
+
+
+@runtime_checkable
+class Augmented(Protocol):
+    """Samples that differ from epoch to epoch."""
+
+    def at(self, seed: int, epoch: int) -> Any:
+        """Set the epoch of the samples that are made from now on."""
 
 
 class Feed:
@@ -134,7 +142,10 @@ def _portions(
     """Yield portions without end. A constant feed makes one batch, the first of the first epoch."""
     always = order.ids(0, 0, view.rank, view.size * accumulate)
     first = place(samples(always)) if constant else None
+    augmented = samples if isinstance(samples, Augmented) else None
     while True:
+        if augmented is not None:
+            augmented.at(order.seed, cursor.epoch)
         total = min(order.global_batch, order.samples - cursor.step * order.global_batch)
         following = after(order, cursor, 1)
         for micro in range(accumulate):

@@ -22,7 +22,7 @@ _IMAGE_DEFAULTS = {"classes": 1000, "image_size": 224}
 
 def own(spec: Spec, flags: Mapping[str, int], fit: Mapping[str, int]) -> Workload:
     """Call the user's function with the settings that it accepts, and return a Workload."""
-    function = _function(spec.word)
+    function = function_of(spec.word)
     takes = _parameters(function, spec.word)
     passed = with_flags(spec, {key: value for key, value in flags.items() if key in takes})
     left = {key: value for key, value in flags.items() if key not in takes}
@@ -39,18 +39,19 @@ def with_flags(spec: Spec, flags: Mapping[str, int]) -> Spec:
     return Spec(spec.word, spec.args, spec.kwargs + settings, called=spec.called or bool(settings))
 
 
-def _function(word: str) -> Callable[..., Any]:
+def function_of(word: str, kind: str = "model") -> Callable[..., Any]:
+    """Import the function that a word names; `kind` is the flag in messages."""
     name, _, attribute = word.partition(":")
-    module = _module(word, name)
+    module = _module(word, name, kind)
     function = getattr(module, attribute, None)
     if function is None:
-        raise WrongCommand(f"model {word}", why=f"{name} has no function {attribute!r}")
+        raise WrongCommand(f"{kind} {word}", why=f"{name} has no function {attribute!r}")
     if not callable(function):
-        raise WrongCommand(f"model {word}", why=f"{attribute} is a {type(function).__name__}, not a function")
+        raise WrongCommand(f"{kind} {word}", why=f"{attribute} is a {type(function).__name__}, not a function")
     return function
 
 
-def _module(word: str, name: str) -> Any:
+def _module(word: str, name: str, kind: str) -> Any:
     here = os.getcwd()
     if here not in sys.path:  # `python -m` does this, a console script does not
         sys.path.append(here)
@@ -58,7 +59,7 @@ def _module(word: str, name: str) -> Any:
         return importlib.import_module(name)
     except Exception as error:
         raise WrongCommand(
-            f"model {word}",
+            f"{kind} {word}",
             why=f"importing {name!r} failed: {type(error).__name__}: {error}",
             remedy="start in the folder that holds the module, or put that folder into PYTHONPATH",
         ) from error

@@ -6,30 +6,56 @@ from itertools import islice
 
 import pytest
 import torch
+from PIL import Image
+from torch.utils.data import TensorDataset
 
 from paceline.errors import WrongCommand
 from paceline.types import Cursor, View
 from paceline.workload.feed import Feed
 from paceline.workload.resolve import build
 from paceline.workload.sources import MENU
+from paceline.workload.tfrecord.pack import pack
 from tests.workload.sources.idxfiles import write_folder
+from tests.workload.sources.test_pictures import cifar
 
 # Each source as it is run here, with 40 samples.
-SOURCES = ["fake(samples=40)", "fake(location=cpu, samples=40)", "idx(FOLDER)", "idx(FOLDER, channels=3)"]
+SOURCES = [
+    "fake(samples=40)",
+    "fake(location=cpu, samples=40)",
+    "idx(FOLDER)",
+    "idx(FOLDER, channels=3)",
+    "cifar10(FOLDER/cifar)",
+    "imagefolder(FOLDER/images, size=8)",
+    "tfrecord(FOLDER/packed, lanes=3, window=4)",
+    "dataset(tests.laws.test_sources:own)",
+]
+
+
+def own():
+    """A user's dataset of 40 images."""
+    dice = torch.Generator().manual_seed(3)
+    return TensorDataset(torch.randn(40, 3, 4, 4, generator=dice), torch.arange(40) % 10)
 
 
 def take(source, count, *, view=View(0, 1), cursor=Cursor()):  # noqa: B008 frozen values
     workload = build("mlp(hidden=4, image_size=4)")
     samples, order = source.samples_of(workload), source.order(8, cursor.seed)
     feed = Feed(samples, order, view, cursor=cursor, constant=source.constant)
-    batches = list(islice(feed, count))
+    batches = [tuple(part[: feed.count] for part in batch) for batch in islice(feed, count)]  # without stand-ins
     feed.close()
     return batches
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return write_folder(tmp_path_factory.mktemp("files") / "idx", train=40, packed=True)
+    folder = write_folder(tmp_path_factory.mktemp("files") / "idx", train=40, packed=True)
+    cifar(folder / "cifar", 20)
+    for k in range(40):
+        (folder / "images" / "train" / f"class-{k % 4}").mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (9 + k, 12), (6 * k, 0, 99)).save(folder / "images" / "train" / f"class-{k % 4}" / f"{k}.png")
+    source = MENU.make(f"idx({folder})")
+    pack(source.samples_of(None), source.tests(), folder / "packed", 5, lambda done, count: None)
+    return folder
 
 
 @pytest.fixture(params=SOURCES)
@@ -99,7 +125,7 @@ def test_a_source_leaves_the_global_random_state_alone(source):
 def test_listing_and_making_sources_loads_no_torch():
     code = (
         "import sys; from paceline.workload.sources import MENU; MENU.make('fake(cpu)').order(8, 0).steps;"
-        "MENU.make('idx(x)');"
+        "[MENU.load(word) for word in MENU.names()];"
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -4,4 +4,15 @@ from __future__ import annotations
 
 from paceline.menu.menu import Menu
 
-MENU = Menu("source", {"fake": ".fake:Fake", "idx": ".idx:Idx"}, package=__name__)
+MENU = Menu(
+    "source",
+    {
+        "fake": ".fake:Fake",
+        "idx": ".idx:Idx",
+        "cifar10": ".cifar10:Cifar10",
+        "imagefolder": ".imagefolder:ImageFolder",
+        "tfrecord": ".tfrecord:TfRecord",
+        "dataset": ".dataset:Dataset",
+    },
+    package=__name__,
+)

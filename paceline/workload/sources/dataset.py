@@ -1,0 +1,82 @@
+"""A user's own data: dataset(package.module:function), where the function returns a torch Dataset or DataLoader.
+
+Samples are put together with the DataLoader's collate_fn, or torch's own: tensors in tuples or dicts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from paceline.errors import WorkloadError, WrongCommand
+from paceline.menu.menu import Member
+from paceline.types import Workload
+from paceline.workload.order import Permuted
+from paceline.workload.own import function_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Dataset(Member):
+    name: ClassVar[str] = "dataset"
+    kind: ClassVar[str] = "indexable"
+
+    function: str
+
+    @property
+    def constant(self) -> bool:
+        return False
+
+    def order(self, global_batch: int, seed: int) -> Permuted:
+        return Permuted(len(self._own), global_batch, seed)
+
+    def fit(self) -> dict[str, int]:
+        """Return no settings: the model must take what the function gives."""
+        return {}
+
+    def samples_of(self, workload: Workload) -> Own:
+        return self._own
+
+    def tests(self) -> None:
+        """Return None: there are no test samples."""
+
+    @cached_property
+    def _own(self) -> Own:
+        from torch.utils.data import DataLoader, default_collate
+
+        if ":" not in self.function:
+            raise WrongCommand(f"source {self}", why="it names a function", remedy="dataset(package.module:function)")
+        made = function_of(self.function, "source")()
+        data, collate = (made.dataset, made.collate_fn) if isinstance(made, DataLoader) else (made, default_collate)
+        if not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
+            raise WorkloadError(
+                f"source {self} returned a {type(made).__name__}",
+                why="it has no samples by number, so their order could not be kept or resumed",
+                remedy="a Dataset with __len__ and __getitem__; a stream goes to worker.batches in your own loop",
+            )
+        return Own(data, collate)
+
+
+@dataclass(frozen=True)
+class Own:
+    """A Dataset of torch; calling it with ids returns a batch."""
+
+    data: Any
+    collate: Any
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __call__(self, ids: Tensor) -> Any:
+        rows = [self.data[sample] for sample in ids.tolist()]
+        try:
+            return self.collate(rows)
+        except (RuntimeError, TypeError) as problem:
+            raise WorkloadError(
+                f"samples {', '.join(map(str, ids.tolist()[:4]))}, ... cannot be put together",
+                why=str(problem).splitlines()[0],
+                remedy="samples of one size, or a DataLoader with its own collate_fn",
+            ) from None

@@ -1,0 +1,172 @@
+"""Samples in TFRecord shards: those of `paceline data pack`, or JPEG images as ImageNet is stored.
+
+    FOLDER/train-00000-of-01024       image/encoded, image/class/label (counted from `first`)
+    FOLDER/validation-00000-of-00128  the test part
+
+Shards are read in lanes: see Laned in paceline/workload/order.py.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from paceline.errors import BadMember, DamagedFile, WorkloadError
+from paceline.menu.menu import Member
+from paceline.types import Workload
+from paceline.workload.order import Laned
+from paceline.workload.tfrecord.frames import crc32c, unpack
+from paceline.workload.tfrecord.shards import Shard, Shards, read_shards
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+OPEN = 256  # files at once
+
+
+@dataclass(frozen=True)
+class TfRecord(Member):
+    name: ClassVar[str] = "tfrecord"
+    kind: ClassVar[str] = "indexable"
+
+    folder: str
+    lanes: int = 8
+    window: int = 1024
+    size: int = 224
+    classes: int = 1000
+    first: int = 1
+
+    def __post_init__(self) -> None:
+        if self.lanes < 1 or self.window < 1 or self.size < 1 or self.classes < 1:
+            raise BadMember(f"{self}", why="lanes, window, size and classes are at least 1")
+
+    @property
+    def constant(self) -> bool:
+        return False
+
+    def order(self, global_batch: int, seed: int) -> Laned:
+        counts = tuple(len(shard.offsets) for shard in self._train.shards)
+        return Laned(counts, global_batch, self.lanes, self.window, seed)
+
+    def fit(self) -> dict[str, int]:
+        fields = self._train.fields
+        if not fields:
+            return {"channels": 3, "image_size": self.size, "classes": self.classes}
+        shape = fields[0]["shape"]
+        fit = {"channels": shape[0], "image_size": shape[1]} if len(shape) == 3 else {}
+        return {**fit, "classes": self._train.classes} if self._train.classes else fit
+
+    def samples_of(self, workload: Workload) -> Records:
+        return Records(self._train, self, 0, 0)
+
+    def tests(self) -> Records | None:
+        shards = read_shards(self._folder, "test")
+        return None if shards is None else Records(shards, self, None, 0)
+
+    @property
+    def _folder(self) -> Path:
+        return Path(self.folder).expanduser()
+
+    @cached_property
+    def _train(self) -> Shards:
+        shards = read_shards(self._folder, "train")
+        assert shards is not None, "no training files are an error"
+        return shards
+
+
+class Records:
+    """Records by id; `epoch` decides how training images are augmented, None that they are not."""
+
+    def __init__(self, shards: Shards, source: TfRecord, epoch: int | None, seed: int) -> None:
+        self._shards, self._source, self._epoch, self._seed = shards, source, epoch, seed
+        self._open: dict[Path, int] = {}
+        self._crc = crc32c()
+
+    def __len__(self) -> int:
+        return len(self._shards)
+
+    def __del__(self) -> None:
+        for number in self._open.values():
+            os.close(number)
+
+    def at(self, seed: int, epoch: int) -> Records:
+        """Set the epoch for augmentation; ids alone decide everything else."""
+        if self._epoch is not None:
+            self._seed, self._epoch = seed, epoch
+        return self
+
+    def __call__(self, ids: Tensor) -> Any:
+        from paceline.workload.tfrecord.example import decode
+
+        rows = []
+        for sample in ids.tolist():
+            shard, number = self._shards.find(sample)
+            data = self._data(shard, number)
+            try:
+                rows.append((sample, f"record {number} of {shard.path}", decode(data)))
+            except ValueError as problem:
+                raise DamagedFile(
+                    shard.path, shard.offsets[number], why=f"record {number} is no Example ({problem})"
+                ) from None
+        return self._tensors(rows) if self._shards.fields else self._images(rows)
+
+    def _data(self, shard: Shard, number: int) -> memoryview:
+        start, count = shard.frame(number)
+        return unpack(shard.path, number, start, os.pread(self._file(shard.path), count, start), self._crc)
+
+    def _file(self, path: Path) -> int:
+        number = self._open.get(path)
+        if number is None:
+            if len(self._open) >= OPEN:
+                os.close(self._open.pop(next(iter(self._open))))
+            number = self._open[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return number
+
+    def _tensors(self, rows: list[tuple[int, str, dict[str, Any]]]) -> tuple[Tensor, ...]:
+        """Put together what `data pack` wrote: field k holds the bytes of tensor k."""
+        import torch
+
+        out = []
+        for key, field in enumerate(self._shards.fields):
+            dtype, shape = getattr(torch, field["dtype"]), field["shape"]
+            parts = [_bytes(row, str(key), name) for _, name, row in rows]
+            want = torch.Size(shape).numel() * dtype.itemsize
+            for part, (_, name, _) in zip(parts, rows, strict=True):
+                if len(part) != want:
+                    raise WorkloadError(f"{name} has {len(part)} bytes in field {key}", why=f"all have {want}")
+            out.append(torch.frombuffer(bytearray(b"".join(parts)), dtype=dtype).view(len(rows), *shape))
+        return tuple(out)
+
+    def _images(self, rows: list[tuple[int, str, dict[str, Any]]]) -> tuple[Tensor, Tensor]:
+        import torch
+
+        from paceline.workload.pictures import decode, dice_of, normalized
+
+        images, labels = [], []
+        for sample, name, row in rows:
+            dice = None if self._epoch is None else dice_of(self._seed, self._epoch, sample)
+            images.append(decode(_bytes(row, "image/encoded", name), name, self._source.size, dice))
+            labels.append(self._label(row, name))
+        return normalized(images, self._source.size), torch.tensor(labels)
+
+    def _label(self, row: dict[str, Any], name: str) -> int:
+        values = row.get("image/class/label") or []
+        label = int(values[0]) - self._source.first if len(values) == 1 else -1
+        if not 0 <= label < self._source.classes:
+            top = self._source.first + self._source.classes - 1
+            raise WorkloadError(
+                f"{name} has the label {values[0] if values else '(none)'}",
+                why=f"labels are {self._source.first} to {top}",
+                remedy="tfrecord(..., classes=N, first=0)",
+            )
+        return label
+
+
+def _bytes(row: dict[str, Any], key: str, name: str) -> Any:
+    values = row.get(key) or []
+    if len(values) != 1 or isinstance(values[0], (int, float)):
+        raise WorkloadError(f"{name} has no field {key}", why=f"its fields are {', '.join(sorted(row)) or 'none'}")
+    return values[0]

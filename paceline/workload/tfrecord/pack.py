@@ -1,0 +1,124 @@
+"""Write the samples of any indexable source to TFRecord shards, and check shards record by record."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.errors import WorkloadError, WrongCommand
+from paceline.types import spread
+from paceline.workload.tfrecord.example import encode
+from paceline.workload.tfrecord.frames import Damage, scan, write
+from paceline.workload.tfrecord.shards import INDEX, NAME, Shard, write_index
+
+if TYPE_CHECKING:
+    from paceline.workload.sources._source import Samples
+
+BATCH = 64  # samples that are made at once
+Progress = Callable[[int, int], None]  # samples that are written, and all of them
+
+
+def pack(train: Samples, tests: Samples | None, folder: Path, shards: int, progress: Progress) -> list[Shard]:
+    """Write train-00000-of-N and test-00000-of-M with their index; the folder must be new or empty."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise WrongCommand(f"data pack into {folder}", why="it exists and is not empty", remedy="a new folder")
+    if not 1 <= shards <= min(99_999, len(train)):
+        raise WrongCommand(
+            f"--shards {shards}", why=f"{len(train):,} samples fill 1 to {min(99_999, len(train)):,} shards"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    count = len(train) + (len(tests) if tests is not None else 0)
+    layout = _Layout()
+    parts = {"train": _part(train, "train", folder, shards, layout, lambda n: progress(n, count))}
+    if tests is not None:
+        few = max(1, min(shards, len(tests), round(shards * len(tests) / len(train))))
+        parts["test"] = _part(tests, "test", folder, few, layout, lambda n: progress(len(train) + n, count))
+    write_index(folder, parts, layout.fields, layout.classes)
+    return [shard for part in parts.values() for shard in part]
+
+
+@dataclass
+class _Layout:
+    """What every sample holds: dtype and shape of each tensor, and the number of classes if the last is a label."""
+
+    fields: list[dict[str, Any]] = field(default_factory=list)
+    classes: int = 0
+
+    def take(self, batch: Any, first: int) -> tuple[Any, ...]:
+        """Check a batch against those before it."""
+        import torch
+
+        if not isinstance(batch, (tuple, list)) or not all(isinstance(part, torch.Tensor) for part in batch):
+            raise WorkloadError("data pack", why="its samples are not a tuple of tensors")
+        fields = [{"dtype": str(t.dtype).removeprefix("torch."), "shape": list(t.shape[1:])} for t in batch]
+        if self.fields and fields != self.fields:
+            raise WorkloadError(
+                f"samples from {first} on have {fields}",
+                why=f"those before have {self.fields}",
+                remedy="one size for all",
+            )
+        self.fields = fields
+        labels = batch[-1]
+        if labels.dim() == 1 and labels.dtype == torch.int64:
+            self.classes = max(self.classes, 1 + int(labels.max()))
+        return tuple(batch)
+
+
+def _part(
+    samples: Samples, name: str, folder: Path, shards: int, layout: _Layout, progress: Callable[[int], None]
+) -> list[Shard]:
+    bounds, made = spread(len(samples), shards), []
+    for number in range(shards):
+        path = folder / f"{name}-{number:05d}-of-{shards:05d}"
+        with open(path, "xb") as stream:
+            offsets = write(stream, _records(samples, bounds[number], bounds[number + 1], layout))
+        made.append(Shard(path, path.stat().st_size, tuple(offsets)))
+        progress(bounds[number + 1])
+    return made
+
+
+def _records(samples: Samples, start: int, stop: int, layout: _Layout) -> Iterator[bytes]:
+    import torch
+
+    for first in range(start, stop, BATCH):
+        tensors = layout.take(samples(torch.arange(first, min(stop, first + BATCH))), first)
+        for row in range(len(tensors[0])):
+            yield encode({str(key): tensor[row].contiguous().numpy().tobytes() for key, tensor in enumerate(tensors)})
+
+
+@dataclass
+class Verdict:
+    """The result of checking shards."""
+
+    files: int = 0
+    records: int = 0
+    nbytes: int = 0
+    damages: list[Damage] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        damages = [vars(damage) for damage in self.damages]
+        return {"files": self.files, "records": self.records, "bytes": self.nbytes, "damages": damages}
+
+
+def verify(folder: Path) -> Verdict:
+    """Check the checksums of every record of every shard; a damaged file does not end it."""
+    files = [folder] if folder.is_file() else sorted(p for p in _listed(folder) if NAME.fullmatch(p.name))
+    if not files:
+        raise WrongCommand(
+            f"data verify {folder}", why="it holds no TFRecord files", remedy="a folder of shards, or a file"
+        )
+    verdict = Verdict()
+    for path in files:
+        verdict.files += 1
+        verdict.nbytes += os.path.getsize(path)
+        verdict.records += sum(1 for _ in scan(path, verdict.damages))
+    return verdict
+
+
+def _listed(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        raise WrongCommand(f"data verify {folder}", why="there is no such file or folder")
+    return [path for path in folder.iterdir() if path.name != INDEX and path.is_file()]

@@ -1,0 +1,155 @@
+"""The shards of a data set and their index: where every record begins, and what its fields hold.
+
+    FOLDER/train-00000-of-00004          records; also validation-... or test-...
+    FOLDER/paceline-index.json           written by `paceline data pack`
+
+Files of others have no index. They are scanned once, and the index is kept in the cache folder under their names, sizes
+and times, never beside them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from paceline.errors import DamagedFile, WrongCommand
+from paceline.files.read import read_text
+from paceline.files.snapshot import atomic
+from paceline.workload.tfrecord.frames import AROUND, Damage, scan
+
+INDEX = "paceline-index.json"
+NAME = re.compile(r"(?P<part>train|validation|test)-\d{5}-of-\d{5}(\.tfrecord)?|.+\.tfrecords?")
+LARGEST_INDEX = 1 << 30  # bytes
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One file: its path, its size, and the offset of every record."""
+
+    path: Path
+    size: int
+    offsets: tuple[int, ...]
+
+    def frame(self, number: int) -> tuple[int, int]:
+        """Return where a record begins and how many bytes it has, framing included."""
+        end = self.offsets[number + 1] if number + 1 < len(self.offsets) else self.size
+        return self.offsets[number], end - self.offsets[number]
+
+
+@dataclass(frozen=True)
+class Shards:
+    """All shards of one part of a data set; ids count through them in their order."""
+
+    shards: tuple[Shard, ...]
+    fields: tuple[dict[str, Any], ...] = ()  # dtype and shape of what `data pack` wrote; empty for files of others
+    classes: int = 0
+
+    @cached_property
+    def starts(self) -> tuple[int, ...]:
+        return (0, *accumulate(len(shard.offsets) for shard in self.shards))
+
+    def __len__(self) -> int:
+        return self.starts[-1]
+
+    def find(self, sample: int) -> tuple[Shard, int]:
+        """Return the shard of a sample and its number there."""
+        place = bisect_right(self.starts, sample) - 1
+        return self.shards[place], sample - self.starts[place]
+
+
+def files_of(folder: Path, part: str) -> list[Path]:
+    """Return the shards of a part: train, or the test part under any of its names."""
+    if not folder.is_dir():
+        raise WrongCommand(f"tfrecord({folder})", why="there is no such folder", remedy="paceline data pack SOURCE DIR")
+    names = {"train": ("train",), "test": ("validation", "test")}[part]
+    matches = [(path, NAME.fullmatch(path.name)) for path in sorted(folder.iterdir()) if path.is_file()]
+    chosen = [path for path, match in matches if match and (match["part"] or "train") in names]
+    if not chosen and part == "train":
+        raise WrongCommand(
+            f"tfrecord({folder})",
+            why="it holds no train-00000-of-... and no *.tfrecord",
+            remedy="paceline data pack SOURCE DIR",
+        )
+    return chosen
+
+
+def read_shards(folder: Path, part: str, cache: Path | None = None) -> Shards | None:
+    """Return the shards of a part, by their index; None if there are no files of this part."""
+    files = files_of(folder, part)
+    if not files:
+        return None
+    index = _index(folder / INDEX)
+    known = {entry["name"]: entry for entry in index.get(part, [])}
+    shards = []
+    for path in files:
+        size, entry = path.stat().st_size, known.get(path.name)
+        if entry is not None and entry["size"] != size:
+            raise DamagedFile(
+                path, min(size, entry["size"]), why=f"it has {size:,} bytes, {entry['size']:,} in the index"
+            )
+        offsets = tuple(entry["offsets"]) if entry is not None else _scanned(path, cache)
+        _check(path, size, offsets)
+        shards.append(Shard(path, size, offsets))
+    return Shards(tuple(shards), tuple(index.get("fields", ())), int(index.get("classes", 0)))
+
+
+def write_index(
+    folder: Path, parts: Mapping[str, Sequence[Shard]], fields: Sequence[dict[str, Any]], classes: int
+) -> None:
+    content: dict[str, Any] = {"format": 1, "fields": list(fields), "classes": classes}
+    for part, shards in parts.items():
+        content[part] = [{"name": s.path.name, "size": s.size, "offsets": list(s.offsets)} for s in shards]
+    with atomic(folder / INDEX) as stream:
+        stream.write(json.dumps(content).encode())
+
+
+def _index(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        content = json.loads(read_text(path, LARGEST_INDEX))
+        if content["format"] != 1:
+            raise ValueError(f"format {content['format']}")
+        return dict(content)
+    except (ValueError, KeyError, TypeError) as problem:
+        raise DamagedFile(
+            path, 0, why=f"it is no index of shards ({problem})", remedy="delete it, or pack again"
+        ) from None
+
+
+def _check(path: Path, size: int, offsets: Sequence[int]) -> None:
+    rising = all(b - a >= AROUND for a, b in zip(offsets, (*offsets[1:], size), strict=True))
+    if offsets and (offsets[0] != 0 or not rising):
+        raise DamagedFile(path, 0, why="its index has offsets that cannot be", remedy="delete the index, or pack again")
+
+
+def _scanned(path: Path, cache: Path | None) -> tuple[int, ...]:
+    """Return the offsets in a file of others, scanned once."""
+    about = path.stat()
+    key = hashlib.blake2b(f"{path.resolve()}|{about.st_size}|{about.st_mtime_ns}".encode(), digest_size=16).hexdigest()
+    kept = (cache or cache_folder()) / f"{key}.json"
+    if kept.exists():
+        try:
+            return tuple(int(offset) for offset in json.loads(read_text(kept, LARGEST_INDEX)))
+        except (ValueError, TypeError):
+            kept.unlink(missing_ok=True)
+    damages: list[Damage] = []
+    offsets = tuple(offset for offset, _ in scan(path, damages, contents=False))
+    if damages:
+        raise DamagedFile(path, damages[0].offset, why=f"record {damages[0].record}: {damages[0].field}")
+    with atomic(kept) as stream:
+        stream.write(json.dumps(offsets).encode())
+    return offsets
+
+
+def cache_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "paceline" / "shards"
