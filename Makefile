@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: help setup race test test-all kills protocol fuzz debian check bench clean
+.PHONY: help setup race data accuracy test test-all kills protocol fuzz debian check bench clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -54,6 +54,13 @@ check: $(READY) ## format, lint, types and layers
 
 fuzz: $(READY) ## 5,000 seeded cases of damaged input; SEED=N makes a campaign again
 	$(BIN)/python -m tests.fuzz.campaign --cases 5000 $(if $(SEED),--seed $(SEED))
+
+data: ## Fashion-MNIST, from Debian's package
+	@dpkg -s dataset-fashion-mnist >/dev/null 2>&1 || apt-get install -y -qq dataset-fashion-mnist
+
+ACCURACY ?= runs/accuracy
+accuracy: $(READY) data ## the final accuracy of strategies on Fashion-MNIST (hours; a second call goes on)
+	$(BIN)/python benchmarks/accuracy.py $(ACCURACY)
 
 bench: $(READY) ## the performance claims, each as a ratio against a peer in the same run
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[peers]'

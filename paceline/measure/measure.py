@@ -6,7 +6,7 @@ import math
 import os
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from statistics import fmean, median
@@ -160,7 +160,11 @@ def make_record(
         run=run,
         same_result=has_same_result(run),
         environment=first.environment,
-        notes=[*notes, *first.notes, *_different_machines(ranks), *uneven, *([ALIKE] if leaning(series) else [])],
+        notes=[
+            *(*notes, *first.notes, *_different_machines(ranks), *uneven),
+            *([ALIKE] if leaning(series) else []),
+            *_starved(parts),
+        ],
         verdict="steady" if settled.steady else "unsteady",
         workers=run.workers,
         device=first.device,
@@ -229,6 +233,19 @@ def is_uneven(record: Record, period: int) -> bool:
     """Whether measured blocks hold no whole number of periods of the rule, so that the rate has a wrong share."""
     blocks, steps = record.rate["total"].get("repeats") or [0.0], record.series.get("seconds") or []
     return record.workers > 1 and len(steps) // len(blocks) % period != 0
+
+
+INPUT_BOUND = 0.1  # of a step
+
+
+def _starved(parts: Mapping[str, Any]) -> Iterator[str]:
+    """Say that a run waits for its samples, and what to do."""
+    share = parts["data"] / parts["step"] if parts["step"] else 0.0
+    if share >= INPUT_BOUND:
+        yield (
+            f"input-bound: {100 * share:.0f} % of a step waits for data. try: paceline data pack for samples that are "
+            "decoded once; --source fake(device) shows the rate without waiting"
+        )
 
 
 def _uneven(run: Run, warm: int, blocks: int, length: int) -> Iterator[str]:

@@ -250,3 +250,11 @@ def test_machines_that_differ_are_noted():
     last = rank_of(RUN.workers - 1, [], level(40), environment={"cores": 4, "processor": "x"})
     notes = make_record(RUN, [], [*same[:-1], last]).notes
     assert "machines of ranks differ in cores; the environment is that of rank 0" in notes
+
+
+def test_a_run_that_waits_for_data_is_called_input_bound():
+    from paceline.measure.measure import _starved
+
+    assert list(_starved({"data": 0.05, "step": 1.0})) == []
+    (note,) = _starved({"data": 0.34, "step": 1.0})
+    assert note.startswith("input-bound: 34 % of a step waits for data. try: ")
