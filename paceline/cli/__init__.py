@@ -64,6 +64,7 @@ def _register() -> None:
         lab,
         listing,
         models,
+        net,
         race,
         report,
         reproduce,

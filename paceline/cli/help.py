@@ -63,6 +63,7 @@ EXAMPLES = {  # verbs in the order of use
     "data": ("data pack 'idx(FOLDER)' DIR --shards 16", "data verify DIR"),
     "doctor": ("doctor", "doctor --json doctor.json"),
     "lab": ("lab --hosts 4 --bandwidth 200mbit", "lab --hosts 2 -- python my_train.py"),
+    "net": ("net -np 2 --comm shm,tcp", "net -np 4 --verbs all_reduce -e 128M --link link.json"),
     "reproduce": ("reproduce bluefog", "reproduce elasticdl --measure --quick"),
 }
 ORDER = list(EXAMPLES)
