@@ -14,15 +14,18 @@ if TYPE_CHECKING:
     from typing import Any
 
     from paceline import race
-    from paceline.api.collectives import (
-        allgather,
-        allreduce,
-        broadcast,
-        hierarchical_neighbor_allreduce,
-        neighbor_allreduce,
-    )
+    from paceline.api.collectives import allgather, allreduce, allreduce_, broadcast, broadcast_
     from paceline.api.ddp_hook import comm_hook
     from paceline.api.join import Worker, join, wrap
+    from paceline.api.neighbors import (
+        hierarchical_neighbor_allreduce,
+        hierarchical_neighbor_allreduce_,
+        neighbor_allgather,
+        neighbor_allreduce,
+        neighbor_allreduce_,
+        pair_gossip,
+    )
+    from paceline.api.state import broadcast_optimizer_state, broadcast_parameters
     from paceline.api.window import Window, window
     from paceline.comm.thread import run_ranks
     from paceline.errors import PacelineError, Refused
@@ -54,8 +57,16 @@ _HOMES = {
     "broadcast": "paceline.api.collectives",
     "comm_hook": "paceline.api.ddp_hook",
     "allgather": "paceline.api.collectives",
-    "neighbor_allreduce": "paceline.api.collectives",
-    "hierarchical_neighbor_allreduce": "paceline.api.collectives",
+    "allreduce_": "paceline.api.collectives",
+    "broadcast_": "paceline.api.collectives",
+    "hierarchical_neighbor_allreduce": "paceline.api.neighbors",
+    "hierarchical_neighbor_allreduce_": "paceline.api.neighbors",
+    "neighbor_allgather": "paceline.api.neighbors",
+    "neighbor_allreduce": "paceline.api.neighbors",
+    "neighbor_allreduce_": "paceline.api.neighbors",
+    "pair_gossip": "paceline.api.neighbors",
+    "broadcast_optimizer_state": "paceline.api.state",
+    "broadcast_parameters": "paceline.api.state",
     "window": "paceline.api.window",
     "Window": "paceline.api.window",
     "Chunk": "paceline.types",
@@ -123,18 +134,26 @@ __all__ = [
     "__version__",
     "allgather",
     "allreduce",
+    "allreduce_",
     "broadcast",
+    "broadcast_",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
     "comm_hook",
     "compose",
     "compressors",
     "exchanges",
     "hierarchical_neighbor_allreduce",
+    "hierarchical_neighbor_allreduce_",
     "join",
     "memberships",
     "models",
+    "neighbor_allgather",
     "neighbor_allreduce",
+    "neighbor_allreduce_",
     "open_store",
     "outlook",
+    "pair_gossip",
     "race",
     "records",
     "replayed",

@@ -57,6 +57,7 @@ class Worker:
         self.windows: dict[str, Any] = {}  # windows that are not freed yet, by name
         self.windows_made = 0
         self.levels: dict[str, tuple[Any, Any]] = {}  # hierarchical calls by topology: the channel and its last work
+        self.inside: Any = None  # the comm of this rank's node, made by its first use
         self.at_close: Callable[[], None] | None = None
         self.end_group: Callable[[], None] | None = None  # destroys the default process group that join() made
         self.dealt = (0, 0)  # batches and samples that `batches` has yielded so far

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paceline.api.collectives import Handle
+from paceline.api.handle import Handle
 from paceline.api.join import current
 from paceline.comm.sums import wide
 from paceline.comm.transport import Comm, Work
@@ -35,8 +35,13 @@ Weights = Mapping[int, float]
 _DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
-def window(x: Tensor | None = None, *, name: str | None = None, topology: str | Any = "exp2") -> Window:
-    """Create a window with the value x on this rank (collective), or without x return the window of that name."""
+def window(
+    x: Tensor | None = None, *, name: str | None = None, topology: str | Any = "exp2", zero_init: bool = True
+) -> Window:
+    """Create a window with the value x on this rank (collective), or without x return the window of that name.
+
+    Buffers start empty, or with zero_init=False as if every source had put this rank's own x there.
+    """
     worker = current()
     if x is None:
         if name not in worker.windows:
@@ -47,9 +52,11 @@ def window(x: Tensor | None = None, *, name: str | None = None, topology: str | 
     member = topologies.MENU.make(topology) if isinstance(topology, str) else topology
     member.check(worker.size, len(set(worker.comm.placement)) or 1)
     _check_tensor(x)
-    _agree(worker.comm, x, name, member, taken=name in worker.windows)
+    _agree(worker.comm, x, name, member, zero_init, taken=name in worker.windows)
     worker.windows_made += 1
     worker.windows[name] = Window(worker.comm, x, name, member, lambda: worker.windows.pop(name))
+    if not zero_init:
+        worker.windows[name].start_with_own()
     return worker.windows[name]
 
 
@@ -66,6 +73,18 @@ class Window:
         self.sources, self.targets = self._buffers.sources, self._buffers.targets
         self._buffers.show(self._own)
         comm.barrier()
+
+    def start_with_own(self) -> None:
+        """Set every buffer of every rank to the value of the rank that owns it. Collective."""
+        for owner in range(self._view.size):
+            value = self._own.clone()
+            self._comm.broadcast(value, owner, f"window {self.name!r}, first value").wait()
+            if owner in self.targets:
+                self._buffers.put(owner, value).wait()
+        self._comm.barrier()
+        for source in self.sources:
+            self._buffers.fold(source, self._buffers.empty())  # so that versions count from here
+        self._comm.barrier()
 
     @property
     def x(self) -> Tensor:
@@ -129,19 +148,27 @@ class Window:
         return self._keep([self._buffers.get(source, weight) for source, weight in weights.items()], 1.0, wait)
 
     def update(
-        self, *, self_weight: float | None = None, src_weights: Weights | None = None, reset: bool = False
+        self,
+        *,
+        self_weight: float | None = None,
+        src_weights: Weights | None = None,
+        reset: bool = False,
+        normalize: bool = True,
     ) -> Tensor:
         """Replace the value by its weighted mean with the buffers, and p by 1.
 
         (self_weight x + sum_j w_j x_j) / (self_weight p + sum_j w_j p_j) over the sources that have written. Weights
-        default to the topology's. `reset` clears the buffers that were read; otherwise they count again next time.
+        default to the topology's. `reset` clears the buffers that were read; otherwise they count again next time. With
+        normalize=False nothing is divided: x and p become the weighted sums themselves.
         """
         self._check_live()
         keep, weights = self._row(self_weight, src_weights)
         mixed = self._own * keep
         for source, weight in weights.items():
             self._buffers.fold(source, mixed, weight, clear=reset)
-        if float(mixed[-1]) != 0:
+        if not normalize:
+            self._own = mixed
+        elif float(mixed[-1]) != 0:
             self._own = mixed.div_(mixed[-1].clone())
         self._buffers.show(self._own)
         return self.x
@@ -242,10 +269,11 @@ def _check_tensor(x: Tensor) -> None:
         raise WrongCommand(f"a window on {x.device}", why="others write into its memory", remedy="x.cpu()")
 
 
-def _agree(comm: Comm, x: Tensor, name: str, topology: Any, *, taken: bool) -> None:
+def _agree(comm: Comm, x: Tensor, name: str, topology: Any, zero_init: bool, *, taken: bool) -> None:
     """Compare the arguments of all ranks, so that all raise or none does."""
     mine = [
         int(taken),
+        int(zero_init),
         x.numel(),
         _DTYPES.index(x.dtype),
         *(zlib.crc32(str(word).encode()) for word in (name, topology)),
@@ -263,7 +291,7 @@ def _agree(comm: Comm, x: Tensor, name: str, topology: Any, *, taken: bool) -> N
         raise WrongCommand(
             f"window {name!r} with {_shape_text(x.shape, x.dtype)} on {topology}",
             why=f"rank {comm.rank} and rank {unlike} ask for different windows",
-            remedy="the same name, shape, dtype and topology on all ranks",
+            remedy="the same name, shape, dtype, topology and zero_init on all ranks",
         )
 
 

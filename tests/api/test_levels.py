@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from paceline.api import collectives as calls
+import paceline as calls
 from paceline.api.join import current
 from paceline.errors import WrongCommand
 from tests.api.test_collectives import on_ranks

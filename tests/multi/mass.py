@@ -78,7 +78,7 @@ def main(path, seed, mode):
         worker.comm.barrier()
     found.append(audit(worker, win, start))
     apart = (win.mean - start[:-1] / worker.size).abs().max().view(1)
-    rows = paceline.allgather(torch.tensor([[*row] for row in found] + [[float(apart), win.p]]))
+    rows = paceline.allgather(torch.tensor([[[*row] for row in found] + [[float(apart), win.p]]]))
     win.free()
     worker.close()
     if worker.first:

@@ -10,7 +10,7 @@ pytestmark = [pytest.mark.multi, pytest.mark.slow]
 
 SCRIPT = Path(__file__).with_name("apart.py")
 NAMED = {
-    "verb": ("all_sum of 4 float32, allreduce", "all_gather of 4 float32, allgather"),
+    "verb": ("all_sum of 4 float32, allreduce", "all_gather of 1 int64, allgather: rows of [] float32"),
     "dtype": ("all_sum of 8 float32", "all_sum of 4 float64"),
     "extra": ("all_sum of 1 float32, allreduce", "step 2"),
 }

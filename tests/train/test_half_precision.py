@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from paceline.api import collectives as calls
+import paceline as calls
 from paceline.api import join as joining
 from paceline.api import window as windows
 from paceline.comm.sums import mix_into
