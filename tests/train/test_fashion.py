@@ -85,15 +85,15 @@ def test_a_majority_of_signs_learns():
 
 
 @pytest.mark.slow
-def test_two_epochs_reach_85_percent_and_three_workers_give_the_digits_of_one(monkeypatch):
-    """Through the loop of --epochs, with every sample once; 0.857 was seen after the first epoch."""
+def test_two_epochs_reach_83_percent_and_three_workers_give_the_digits_of_one(monkeypatch):
+    """Through the loop of --epochs, with every sample once; 0.838 was seen after the first epoch."""
     from paceline.train.worker import measure
 
     monkeypatch.setenv("PACELINE_WATCHED", "0")
     monkeypatch.setenv("PACELINE_FLOPS", "1")
     run = Run(
         workers=2,
-        model="small_cnn",
+        model="small_cnn(width=8)",
         source=f"idx({FOLDER})",
         global_batch=128,
         epochs=2,
@@ -113,7 +113,7 @@ def test_two_epochs_reach_85_percent_and_three_workers_give_the_digits_of_one(mo
 
     report = run_ranks(2, body)[0]
     assert [grade["epoch"] for grade in report.accuracy] == [1, 2]
-    assert report.accuracy[1]["value"] > 0.85
+    assert report.accuracy[1]["value"] > 0.83
     assert report.accuracy[1]["top5"] > report.accuracy[1]["value"]
     assert report.accuracy[1]["seconds"] > report.accuracy[0]["seconds"] > 0
 
