@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import torch
 
@@ -28,10 +28,12 @@ from paceline.api.batches import Batches
 from paceline.cluster.machine import Machine
 from paceline.comm.connect import connect, open_default_group, position
 from paceline.comm.service import Attendant
+from paceline.elastic.launch import FOLDER
 from paceline.engine.device import Device, find
 from paceline.errors import CallMismatch, WrongCommand
 from paceline.run.compose.compose import compose
 from paceline.run.run import CHOSEN, Run
+from paceline.strategy.memberships import MENU as MEMBERSHIPS
 from paceline.train.pace import Pace
 from paceline.train.passes import Passes
 from paceline.train.scaling import LossScale
@@ -41,6 +43,7 @@ from paceline.workload.loader import Dealt, sampler_epoch, shares
 from paceline.workload.profile import read as read_profile
 from paceline.workload.recipe import written
 
+ELASTIC = FOLDER  # set by the launcher of an elastic job
 MEASURE = "PACELINE_MEASURE"  # set by a race, so that a script's updates are timed
 
 _current: ContextVar[Worker | None] = ContextVar("paceline worker", default=None)
@@ -48,6 +51,8 @@ _current: ContextVar[Worker | None] = ContextVar("paceline worker", default=None
 
 class Worker:
     """This process as a rank of the job: its rank, size, device, comm, and share of the data."""
+
+    elastic = False  # whether members of the job may come and go
 
     def __init__(self, comm: Any, device: Device) -> None:
         self._comm, self.device = comm, device
@@ -210,6 +215,12 @@ def join(*, comm: str | None = None, deadline: float | None = None, process_grou
     In a server process this call does not return: it serves until the workers are done, then ends the process.
     """
     launched = _launched()
+    if ELASTIC in os.environ:
+        from paceline.api.elastic import join_elastic
+
+        member = join_elastic(find(int(os.environ.get("LOCAL_RANK", 0))))
+        _current.set(member)
+        return member
     where = position(os.environ)
     if where.first is not None and where.rank == 0:
         print(f"paceline: {where.started_by}", file=sys.stderr, flush=True)
@@ -298,6 +309,8 @@ def wrap(
     )
     worker.check_apart(model)
     model = worker.device.place_model(model)
+    if worker.elastic or (run.membership is not None and MEMBERSHIPS.make(run.membership).elastic):
+        return _wrap_elastic(worker, run, model, optimizer, clip_norm)
     settings: dict[str, Any] = {
         "comm": worker.comm,
         "device": worker.device,
@@ -321,6 +334,18 @@ def wrap(
     )
     worker.add(pace)
     return _watched(pace, worker)
+
+
+def _wrap_elastic(worker: Worker, run: Run, model: Any, optimizer: Any, clip_norm: float | None) -> Any:
+    axes = compose(run, Machine(), unknown=("model",)).axes
+    assert axes is not None
+    if not worker.elastic:
+        raise WrongCommand(
+            f"membership {run.membership}",
+            why="no coordinator was started",
+            remedy="paceline run -np 4 --membership elastic -- python SCRIPT",
+        )
+    return cast(Any, worker).wrap(model, optimizer, axes.membership, clip_norm)
 
 
 def _one_of(compressor: str | None, compress: str | None) -> str | None:

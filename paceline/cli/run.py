@@ -154,7 +154,8 @@ def _launch(run: Run, context: typer.Context, words: Sequence[str]) -> None:
     composed = compose(run, machine(), unknown=OWN)
     chosen = [*settings_given(context), *settings_of(words, note=lambda _: None)]
     choices = {name: getattr(run, name) for name in chosen if name in TO_SCRIPTS}
-    launch(context.obj, run=run, servers=composed.servers, choices=choices)
+    members = composed.axes.membership if composed.axes is not None and composed.axes.membership.elastic else None
+    launch(context.obj, run=run, servers=composed.servers, choices=choices, elastic=members)
 
 
 def _nothing_of_the_script(context: typer.Context, words: Sequence[str]) -> None:

@@ -20,6 +20,7 @@ from paceline.cluster.failure import Failure, failed, failure_of, has_report, in
 from paceline.cluster.guard import Guard
 from paceline.cluster.output import Output
 from paceline.cluster.process import WorkerProcess
+from paceline.cluster.restarts import Restarts
 from paceline.cluster.stop_requests import CALLED, StopRequests
 from paceline.errors import Stopped, WorkerFailed
 from paceline.files.redact import secrets_of
@@ -47,6 +48,9 @@ class LocalJob:
         self._output, self._guard, self._requests = output, Guard(), StopRequests()
         self._lock = threading.Lock()
         self._holder = 0
+        self.restarts: Restarts | None = None  # of an elastic job; without it the first failure ends the job
+        self._commands: dict[int, tuple[list[str], dict[str, str], str]] = {}
+        self._past: list[WorkerProcess] = []  # workers that died and were replaced
         self._open = True
         self._outcome: BaseException | None = WorkerFailed("the job was stopped before its workers ended")
 
@@ -60,7 +64,9 @@ class LocalJob:
     ) -> None:
         """Start one more worker; `host` is the name that messages about it use."""
         self._hosts[rank] = host
-        self._output.open(rank)
+        if rank not in self._commands:
+            self._output.open(rank)
+        self._commands[rank] = (list(argv), dict(environ), host)
         self._secrets = self._secrets or secrets_of(environ)
         full = {**environ, **self._guard.environ}
         self._guard.expect()
@@ -128,10 +134,26 @@ class LocalJob:
                 return self._asked_to_stop()
             if self._output.problem:
                 return self._output.problem
-            if any(worker.status for worker in self._workers):
+            if any(worker.status for worker in self._workers) and not self._go_on():
                 return self._cause()
         self._turns(None, lambda: bool(self._output.waiting) and not self._requests.received)
         return self._asked_to_stop() if self._requests.received else None
+
+    def _go_on(self) -> bool:
+        """Start workers again that a signal ended, as far as the policy allows; return whether the job goes on.
+
+        A script that ended with an error would do so again: that ends the job.
+        """
+        if self.restarts is None or any(worker.status and worker.status > 0 for worker in self._workers):
+            return False
+        for worker in [worker for worker in self._workers if worker.status]:
+            self._workers.remove(worker)
+            self._past.append(worker)
+            if self.restarts.allows(worker.rank):
+                argv, environ, host = self._commands[worker.rank]
+                log.info("rank %d (pid %d) died; it is started again", worker.rank, worker.pid)
+                self.launch(worker.rank, argv, environ, host)
+        return any(worker.rank not in self.restarts.always for worker in self._workers)
 
     def _asked_to_stop(self) -> BaseException | None:
         number = self._requests.received[0]
@@ -150,7 +172,7 @@ class LocalJob:
     def _failures(self) -> list[Failure]:
         now = time.monotonic()
         failures = []
-        for worker in self._workers:
+        for worker in (*self._workers, *self._past):
             if worker.status or (worker.running and has_report(worker.rank, self.folder)):
                 seconds = self._ended.get(worker.rank, now) - self._began
                 failures.append(
@@ -227,7 +249,7 @@ class LocalJob:
         self._send(signal.SIGKILL)
         for worker in self._running():
             log.warning("rank %d (pid %d) does not end, even by SIGKILL", worker.rank, worker.pid)
-        for worker in self._workers:
+        for worker in (*self._workers, *self._past):
             worker.close()
         # Processes that were killed together with a worker take a moment to end.
         limit = time.monotonic() + MOMENT

@@ -31,6 +31,7 @@ class Report:
     committed    steps that it has applied
     ready        it could apply one more: it saw all votes (shm), or has the result (tcp)
     suspects     members of the generation that it knows to be dead or silent
+    holds        it has the state of training after `committed` steps
     """
 
     member: str
@@ -38,24 +39,20 @@ class Report:
     committed: int = 0
     ready: bool = False
     suspects: tuple[str, ...] = ()
+    holds: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
     """One generation: its members by rank, and the steps that were committed before it.
 
-    The first members hold the state of training; those in `fresh` get it from them and are never its source.
+    Rank 0 holds the state of training, or begins with its own; those in `fresh` get it from rank 0.
     """
 
     generation: int
     members: tuple[str, ...]
     steps: int
     fresh: tuple[str, ...] = ()
-
-    @property
-    def holders(self) -> tuple[str, ...]:
-        """The members that hold the state."""
-        return tuple(member for member in self.members if member not in self.fresh)
 
 
 def verdict_of(posted: Sequence[bool], votes: Sequence[bool], fenced: bool) -> str:
@@ -97,6 +94,7 @@ class Registry:
         self.unseen: set[str] = set()  # members of a group that was read from the journal and not heard of since
         self._gone: set[str] = set()
         self._dead: set[str] = set()
+        self.finished = False  # a member has made all its steps: nothing begins again
 
     def resume(self, group: Group | None, watermark: int) -> None:
         """Go on after a restart: members of the group may still be at work, and will report again."""
@@ -115,7 +113,7 @@ class Registry:
         """A member waits for a generation. One of an old generation has lost its place and its right to decide."""
         self.hear(report.member)
         if self.group is not None and report.generation not in (0, self.group.generation):
-            report = replace(report, generation=0, ready=False)
+            report = replace(report, generation=0, ready=False, holds=False)
         self.waiting[report.member] = report
 
     def lose(self, member: str, *, dead: bool) -> None:
@@ -165,14 +163,13 @@ class Registry:
     def _first(self) -> Group | None:
         if len(self.waiting) < max(self.start, self.minimum):
             return None
-        self.start = self.minimum
-        return self._take(Group(1, (), max(report.committed for report in self.waiting.values())), ())
+        return self._take(1, self._best(), ())
 
     def _next(self, group: Group) -> Group | None:
         survivors = [member for member in group.members if member in self.waiting and self._survives(member)]
         reports = [self.waiting[member] for member in survivors]
         suspects = {name for report in reports for name in report.suspects}
-        holders = [member for member in survivors if member not in group.fresh or self.waiting[member].committed]
+        holders = tuple(member for member in survivors if self.waiting[member].holds)
         if not holders:
             return self._after_loss(group)
         if any(member not in suspects for member in self._at_work()):
@@ -184,27 +181,32 @@ class Registry:
         for report in reports:
             if not 0 <= steps - report.committed <= 1:
                 raise BrokenPromise(f"{report} where {steps} steps count")
-        return self._take(Group(group.generation, (), steps), tuple(holders))
+        return self._take(group.generation + 1, steps, holders)
 
     def _after_loss(self, group: Group) -> Group | None:
         """All who held the state are dead: begin again from what newcomers can load.
 
         Members that merely cannot be reached may go on without us, so that nothing begins before they are back.
         """
-        if not set(group.members) <= self._dead or len(self.waiting) < max(self.minimum, 1):
+        if self.finished or not set(group.members) <= self._dead | set(self.waiting):
             return None
-        steps = max(report.committed for report in self.waiting.values())
-        return self._take(Group(group.generation, (), steps), ())
+        if len(self.waiting) < max(self.minimum, 1):
+            return None
+        return self._take(group.generation + 1, self._best(), ())
 
-    def _take(self, before: Group, holders: tuple[str, ...]) -> Group:
+    def _best(self) -> int:
+        """Return the steps of the best state that somebody who waits has loaded."""
+        return max(report.committed for report in self.waiting.values())
+
+    def _take(self, generation: int, steps: int, holders: tuple[str, ...]) -> Group:
+        """Make the generation: holders first; without any, the one who has loaded most is the source."""
         outside = [member for member in self.waiting if member not in holders]
+        outside.sort(key=lambda member: -self.waiting[member].committed)
         chosen = (*holders, *outside)[: self.maximum]
-        generation = before.generation + (self.group is not None)
-        fresh = tuple(m for m in chosen if m not in holders and (holders or self.waiting[m].committed != before.steps))
-        self.group = Group(generation, chosen, before.steps, fresh)
+        self.group = Group(generation, chosen, steps, chosen[max(1, len(holders)) :])
         for member in chosen:
             del self.waiting[member]
-        self.watermark = before.steps
+        self.watermark = steps
         self._gone.clear()
         self._dead.clear()
         self.unseen.clear()

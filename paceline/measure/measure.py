@@ -14,6 +14,7 @@ from typing import Any
 
 from paceline.cluster.environment import capture
 from paceline.cluster.job_folder import job_folder
+from paceline.errors import WrongCommand
 from paceline.measure.breakdown import breakdown, over_ranks
 from paceline.measure.busy import Usage
 from paceline.measure.clock import align
@@ -64,6 +65,12 @@ def measure(
     sample) are measured and counted if not given; `watched` steps after the measured ones are written down as events.
     """
     composed = composed or check(run)
+    if composed.axes is not None and composed.axes.membership.elastic:
+        raise WrongCommand(
+            f"membership {composed.axes.membership} without a script",
+            why="a measurement needs the same workers from its first step to its last",
+            remedy="paceline run --membership elastic -- python SCRIPT",
+        )
     with job_folder() as folder, places_of(run) as places:
         network, usage = places.measure(), Usage()
         (folder / "run.json").write_text(for_workers(run).model_dump_json())

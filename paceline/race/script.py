@@ -15,7 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from paceline.cluster.environment import capture
+from paceline.cluster.job import LocalJob
 from paceline.cluster.job_folder import job_folder
+from paceline.cluster.restarts import DEFAULT, Restarts
+from paceline.elastic.frames import make_token
+from paceline.elastic.launch import FOLDER, coordinator_command
 from paceline.errors import Refused, WrongCommand
 from paceline.measure.busy import Usage
 from paceline.measure.measure import UPDATES, OnLine, make_record, period_of
@@ -39,10 +43,14 @@ def launch(
     choices: Mapping[str, Any],
     servers: int = 0,
     on_line: OnLine | None = None,
+    elastic: Any = None,
 ) -> None:
-    """Start the script on every worker and pass the options of the command line on to `join` and `wrap`."""
+    """Start the script on every worker and pass the options of the command line on to `join` and `wrap`.
+
+    `elastic` is the membership of an elastic job, which gets a coordinator.
+    """
     with job_folder() as folder:
-        _start(argv, folder, run, choices=choices, servers=servers, on_line=on_line)
+        _start(argv, folder, run, choices=choices, servers=servers, on_line=on_line, elastic=elastic)
 
 
 def _start(
@@ -54,6 +62,7 @@ def _start(
     servers: int,
     on_line: OnLine | None,
     measured: bool = False,
+    elastic: Any = None,
 ) -> Path:
     """Run the script to its end; return the folder with the files that its ranks left."""
     if shutil.which(argv[0]) is None:
@@ -63,6 +72,10 @@ def _start(
         environ["PACELINE_MEASURE"] = "1"
     if run.threads:
         environ["OMP_NUM_THREADS"] = str(run.threads)
+    if elastic is not None:
+        environ[FOLDER] = str(folder / "elastic")
+        (folder / "elastic").mkdir(mode=0o700)
+        make_token(folder / "elastic")
     with places_of(run) as places:
         launcher = launcher_of(run)
         launcher.check(places.seats)
@@ -76,8 +89,19 @@ def _start(
             on_line=on_line,
             seats=places.seats,
         ) as job:
+            if elastic is not None:
+                _coordinate(job, run, folder / "elastic", environ, elastic)
             job.wait()
         return job.results()
+
+
+def _coordinate(job: Any, run: Run, folder: Path, environ: Mapping[str, str], elastic: Any) -> None:
+    """Start the coordinator beside the workers, and workers again that die."""
+    if not isinstance(job, LocalJob):
+        raise WrongCommand(f"--launcher {run.launcher} with membership {elastic}", remedy="--launcher local")
+    job.restarts = Restarts(run.restart or DEFAULT, always=frozenset({run.workers}))
+    command = coordinator_command(folder, start=run.workers, least=elastic.min, most=elastic.max)
+    job.launch(run.workers, command, environ, host="coordinator")
 
 
 def script_suite(suite: Suite, argv: Sequence[str]) -> Suite:

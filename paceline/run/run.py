@@ -79,7 +79,7 @@ class Run(BaseModel):
         unset="none",
     )
     membership: str | None = field(
-        None, AXIS, "Whether workers may join or leave during a run; only fixed is available.", unset="fixed"
+        None, AXIS, "Whether workers may die and join during a run: fixed, elastic(min=1, max=8).", unset="fixed"
     )
     comm: str = field("auto", PLACE, "What moves the bytes: auto, shm (shared memory), node, tcp, gloo or nccl.")
     socket_buffer: int = field(
@@ -251,6 +251,13 @@ class Run(BaseModel):
     )
     threads: int | None = field(
         None, LAUNCHER, "Compute threads per worker.", unset="cores / workers", least=1, most=THREADS, unit="thread"
+    )
+    restart: str | None = field(
+        None,
+        LAUNCHER,
+        "With membership elastic, start workers again that died: always, never, or at most N times in all.",
+        unset="16",
+        changes=(),
     )
     deadline: float = field(
         300.0,

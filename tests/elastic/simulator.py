@@ -51,7 +51,7 @@ class Member:
             ready = all(posted) if self.world.rule == "shm" else self.memory.posted[self.name] > self.committed
             suspects = tuple(m for m in self.group.members if self.world.suspected(m))
         generation = self.group.generation if self.group else 0
-        report = Report(self.name, generation, self.committed, ready, suspects)
+        report = Report(self.name, generation, self.committed, ready, suspects, self.holds_state)
         self.world.post(report)
 
     # one event each: anything may happen between two of them ------------------------------------
@@ -161,7 +161,7 @@ class Member:
             return  # an old answer
         if self.holds_state and self.name not in group.fresh and group.steps == self.committed + 1:
             self.apply(self.committed)
-        elif self.name in group.fresh or not self.holds_state:
+        elif self.name in group.fresh or not self.holds_state:  # rank 0 of a new beginning has its own
             self.world.copy_state(self, group)
         elif group.steps != self.committed:
             raise Violation(f"{self.name} has {self.committed} steps and enters {group}")

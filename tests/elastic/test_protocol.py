@@ -85,17 +85,17 @@ def test_a_newcomer_never_decides_and_is_never_the_source():
     assert registry.wants_change
     assert registry.form() is None
     for name in ("a", "b"):
-        registry.arrive(Report(name, 1, 7))
+        registry.arrive(Report(name, 1, 7, holds=True))
     group = registry.form()
     assert (group.generation, group.members, group.steps, group.fresh) == (2, ("a", "b", "new"), 7, ("new",))
 
 
 def test_a_member_of_an_old_generation_comes_back_as_a_newcomer():
     registry, _ = formed(Report("a"), Report("b"))
-    registry.arrive(Report("a", 1, 3, suspects=("b",)))
+    registry.arrive(Report("a", 1, 3, suspects=("b",), holds=True))
     assert registry.form().members == ("a",)
-    registry.arrive(Report("b", 1, 4, ready=True))
-    registry.arrive(Report("a", 2, 9))
+    registry.arrive(Report("b", 1, 4, ready=True, holds=True))
+    registry.arrive(Report("a", 2, 9, holds=True))
     group = registry.form()
     assert group.steps == 9
     assert group.fresh == ("b",)

@@ -150,6 +150,7 @@ class Queue:
         self._unshared: deque[Op] = deque()  # posted, this rank's share not begun
         self._sharing: deque[tuple[Op, Work | None]] = deque()  # this rank's share is under way, or waits behind one
         self._posts = 0
+        self.watch: Callable[[Sequence[int]], None] | None = None  # raises PeerLost to end a wait for these ranks
         self.siblings: list[weakref.ref[Queue]] = []  # queues of the same processes, which go on while this one waits
 
     def submit(self, op: Op) -> QueueWork:
@@ -279,6 +280,8 @@ class Queue:
         words = self._words(kind, op)
         if not words:
             return
+        if self.watch is not None:
+            self.watch(self._late(kind, op))
         waited = time.monotonic() - began
         if waited > SLICE:
             self._check_alive(kind, op)

@@ -3,7 +3,7 @@
 Each rank owns one cache line of counters in a control segment and sleeps on the counters of other ranks with
 a futex. Segments are anonymous (memory.py). Received bytes are those read from another rank's source or result.
 
-    control   | unused | posted, shared, pid, state |  of rank 1  | ...     64 bytes each
+    control   | fence  | posted, shared, pid, state, beats |  of rank 1  | ...     64 bytes each
               | number, device, inode, nbytes       |  of rank 1  | ...     the segment that a rank hands out
               | notes of the last 512 calls         |  of rank 1  | ...     120 bytes each, see comm/notes.py
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +27,12 @@ from paceline.comm.rendezvous import TextStore
 from paceline.comm.shm import futex, memory
 from paceline.comm.shm.lockstep import Lockstep
 from paceline.comm.shm.mutex import Lock, ProcessMutex
-from paceline.comm.shm.queue import DEADLINE, LEFT, Word
+from paceline.comm.shm.queue import DEADLINE, LEFT, POSTED, SHARED, Word
 from paceline.comm.shm.space import Branch, SharedSpace
 from paceline.errors import PeerLost
 
 LINE = 16  # words of 32 bits: one cache line
-PID, STATE = 2, 3  # words after posted and shared
+PID, STATE, BEATS = 2, 3, 4  # words after posted and shared
 SPINS = 30  # reads of about 0.1 us each before going to sleep
 _RUNNING, _LEFT, _FAILED = 1, 2, 3
 
@@ -67,6 +67,30 @@ class FutexCounters:
         futex.fence()
         self._words[word] = (self._words[word] + 1) & 0xFFFFFFFF
         futex.wake(self._base + 4 * word)
+
+    def fenced(self) -> bool:
+        """Return whether somebody has ended the group, so that no step may be committed in it any more."""
+        seen = bool(self._words[0])
+        if not futex.STRONG_MEMORY:
+            futex.fence()
+        return seen
+
+    def raise_fence(self) -> None:
+        """End the group for all ranks and wake sleepers; the system calls order the store before later reads."""
+        self._words[0] = 1
+        futex.fence()
+        for rank in range(self.size):
+            for kind in (POSTED, SHARED):
+                futex.wake(self._base + 4 * self._at(kind, rank))
+
+    def beat(self) -> None:
+        """Show that this rank moves on."""
+        word = self._at(BEATS, self.rank)
+        self._words[word] = (self._words[word] + 1) & 0xFFFFFFFF
+
+    def beats(self, rank: int) -> int:
+        """Return a number that changes while a rank moves on."""
+        return int(self._words[self._at(BEATS, rank)])
 
     def note(self, number: int, text: bytes) -> None:
         start = (self.rank * NOTES + number % NOTES) * NOTE
@@ -119,6 +143,10 @@ class FutexCounters:
             self._peers.close()
 
 
+# watch(counters, late) is called while this rank waits for the ranks in `late`; it raises PeerLost to end the wait.
+Watch = Callable[[FutexCounters, Sequence[int]], None]
+
+
 class ShmSpace(SharedSpace):
     """A shared space of anonymous segments that every rank maps."""
 
@@ -131,6 +159,7 @@ class ShmSpace(SharedSpace):
         folder: Path | None,
         name: str,
         names: Sequence[int] = (),
+        watch: Watch | None = None,
     ) -> None:
         self._folder = folder
         words, announced, notes = 4 * LINE * (size + 1), 4 * LINE * size, NOTE * NOTES * size
@@ -139,6 +168,7 @@ class ShmSpace(SharedSpace):
         self._futexes = FutexCounters(rank, size, control[:words], control[words + announced :][:notes])
         self._futexes.names = tuple(names) or tuple(range(size))
         super().__init__(rank, size, self._futexes, deadline)
+        self.queue.watch = None if watch is None else lambda late: watch(self._futexes, late)
         self.barrier()
         self._futexes.watch()
         if number >= 0:
@@ -222,6 +252,14 @@ class ShmComm(Lockstep):
         folder: Path | None = None,
         name: str = "shm",
         names: Sequence[int] = (),
+        watch: Watch | None = None,
     ) -> None:
-        """`names` are the numbers that ranks have in the whole job, for messages."""
-        super().__init__(ShmSpace(rank, size, store, deadline, folder, name, names), tuple(range(size)))
+        """`names` are the numbers that ranks have in the whole job, for messages; `watch` may end a wait."""
+        super().__init__(ShmSpace(rank, size, store, deadline, folder, name, names, watch), tuple(range(size)))
+
+    @property
+    def counters(self) -> FutexCounters:
+        """The counters of all ranks, with the fence of the group."""
+        counters = self._space.counters
+        assert isinstance(counters, FutexCounters)
+        return counters

@@ -106,6 +106,38 @@ def elastic_steps_end(axes: Axes) -> Iterator[PacelineError]:
         )
 
 
+def elastic_means_one_sum(run: Run, axes: Axes) -> Iterator[PacelineError]:
+    """Elastic means rule grad and one sum over all members, of values that need no memory of earlier steps."""
+    if not axes.membership.elastic:
+        return
+    refused = {
+        f"rule {axes.rule}": (
+            not (axes.rule.averages_gradients and axes.rule.same_result),
+            "members that come and go must hold the same weights after every step",
+            "--rule grad",
+        ),
+        f"exchange {axes.exchange}": (
+            not axes.exchange.one_sum,
+            "the step of a group that changes is one sum over its members",
+            "--exchange allreduce",
+        ),
+        f"compressor {axes.compressor}": (
+            axes.compressor.loss != "none",
+            "what a member still owes is lost when it dies",
+            "--compress none",
+        ),
+        "--precision fp16": (run.precision == "fp16", "its loss scale is not handed to newcomers", "--precision fp32"),
+        f"--accumulate {run.accumulate}": (
+            run.accumulate > 1,
+            "a global batch is cut into shards, which are accumulated already",
+            "elastic(shards=N)",
+        ),
+    }
+    for what, (wrong, why, remedy) in refused.items():
+        if wrong:
+            yield WrongCommand(f"{what} with membership {axes.membership}", why=why, remedy=remedy)
+
+
 def tensor_by_tensor(run: Run, axes: Axes) -> Iterator[PacelineError]:
     """Nothing that needs all gradients at once where tensors are updated one by one."""
     if not axes.schedule.crosses_step:
@@ -232,4 +264,5 @@ RUN_CHECKS: tuple[Callable[[Run, Axes], Iterator[PacelineError]], ...] = (
     one_step_for_all,
     one_sided_comm,
     tensor_by_tensor,
+    elastic_means_one_sum,
 )

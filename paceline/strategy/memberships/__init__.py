@@ -2,4 +2,4 @@
 
 from paceline.menu.menu import Menu
 
-MENU = Menu("membership", {"fixed": ".fixed:Fixed"}, package=__name__)
+MENU = Menu("membership", {"fixed": ".fixed:Fixed", "elastic": ".elastic:Elastic"}, package=__name__)

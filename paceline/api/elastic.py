@@ -1,0 +1,145 @@
+"""This process as a member of an elastic job: what `paceline.join` returns there, and its share of the data."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from paceline.api.join import Worker
+from paceline.elastic.launch import FOLDER
+from paceline.elastic.presence import ElasticPresence, member_name
+from paceline.engine.device import Device
+from paceline.errors import WrongCommand
+from paceline.strategy.memberships.elastic import Elastic
+from paceline.train.elastic_pace import ElasticPace
+from paceline.workload.order import Permuted
+
+
+class ElasticWorker(Worker):
+    """A member of an elastic job. Before it is in a group, rank and size are those it was started with."""
+
+    elastic = True
+
+    def __init__(self, folder: Path, device: Device, slot: int, start: int) -> None:
+        self._folder, self._slot, self._start = folder, slot, start
+        self._presence: ElasticPresence | None = None
+        self._finished = False
+        super().__init__(None, device)
+
+    @property
+    def comm(self) -> Any:
+        raise WrongCommand(
+            "a collective in an elastic job",
+            why="members come and go, and a call that one of them misses would never end",
+            remedy="if pace.step(): ... for what happens once per step, or membership fixed",
+        )
+
+    @property
+    def rank(self) -> int:
+        presence = self._presence
+        return presence.comm.rank if presence is not None and presence.inside else self._slot
+
+    @property
+    def size(self) -> int:
+        presence = self._presence
+        return presence.comm.size if presence is not None and presence.inside else self._start
+
+    def wrap(self, model: Any, optimizer: Any, membership: Elastic, clip_norm: float | None) -> ElasticPace:
+        """Train a model in this job. The group is entered with the first batch or step."""
+        if self._presence is not None:
+            raise WrongCommand("a second wrap() in an elastic job", why="one model is committed at a time")
+        name = member_name(self._slot)
+        self._presence = ElasticPresence(self._folder, name, shards=membership.shards)
+        pace = ElasticPace(
+            model,
+            optimizer,
+            presence=self._presence,
+            shards=membership.shards,
+            deterministic=membership.deterministic,
+            clip_norm=clip_norm,
+        )
+        self._paces.append(pace)  # type: ignore[arg-type]
+        return pace
+
+    def batches(  # type: ignore[override]
+        self,
+        data: Any,
+        *,
+        batch_size: int | None = None,
+        epochs: int = 1,
+        seed: int = 0,
+        drop_last: bool = False,
+        **unused: Any,
+    ) -> Iterator[Any]:
+        """Yield this member's shards of every global batch, on the device, until all epochs are committed.
+
+        The global batch is `batch_size` times the number of workers that the job was started with, whoever is there.
+        After a step that was taken back, its shards come again, dealt to those who are left.
+        """
+        if unused.get("epoch") is not None:
+            raise WrongCommand("batches(epoch=...) in an elastic job", why="the committed steps say where training is")
+        dataset, collate, size = _indexable(data, batch_size)
+        order = Permuted(len(dataset), size * self._start, seed, drop_last=drop_last)
+        pace: Any = self._paces[-1] if self._paces else None
+        if pace is None:
+            raise WrongCommand("batches() before wrap()", remedy="pace = paceline.wrap(model, optimizer) first")
+        return self._shards(pace, order, dataset, collate, epochs)
+
+    def _shards(self, pace: ElasticPace, order: Permuted, dataset: Any, collate: Any, epochs: int) -> Iterator[Any]:
+        pace.enter()
+        while pace.steps < epochs * order.steps:
+            shard = pace.shard
+            epoch, step = divmod(pace.steps, order.steps)
+            if pace.steps >= epochs * order.steps:
+                break
+            ids = order.ids(epoch, step, shard, pace.shards)
+            total = min(order.global_batch, order.samples - step * order.global_batch)
+            pace.weight = len(ids) / total
+            # A shard of a short batch may be empty: a stand-in whose gradient has no weight keeps members in step.
+            chosen = ids.tolist() or order.ids(epoch, step)[:1].tolist()
+            pace.sow(shard)
+            self.dealt = (self.dealt[0] + 1, self.dealt[1] + len(ids))
+            yield self.device.place(collate([dataset[index] for index in chosen]))
+        self._finished = True
+
+    def close(self, failure: str = "") -> None:
+        """Leave the job. Does nothing in a forked child, because the parent is still in the job."""
+        if self._open and os.getpid() == self._pid:
+            self._open = False
+            atexit.unregister(self.leave)
+            if self._presence is not None:
+                self._presence.close(finished=self._finished and not failure)
+
+
+def _indexable(data: Any, batch_size: int | None) -> tuple[Any, Any, int]:
+    """Return dataset, collate function and batch size of what a user passes; refuse what has no ids."""
+    from torch.utils.data import DataLoader, IterableDataset, default_collate
+
+    loader = data if isinstance(data, DataLoader) else None
+    dataset = data if loader is None else loader.dataset
+    size = batch_size or (loader.batch_size if loader is not None else None)
+    if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
+        raise WrongCommand(
+            f"worker.batches({type(data).__name__}) in an elastic job",
+            why="samples without numbers cannot be dealt again when a worker dies",
+            remedy="a dataset with __getitem__ and __len__",
+        )
+    if size is None:
+        raise WrongCommand("worker.batches(dataset)", why="its batch size is not known", remedy="batch_size=32")
+    return dataset, (loader.collate_fn if loader is not None else default_collate), size
+
+
+def join_elastic(device: Device) -> ElasticWorker:
+    """Return the worker of a process that the launcher of an elastic job has started."""
+    if device.kind != "cpu":
+        raise WrongCommand("membership elastic on a GPU", why="it moves gradients through the memory of the host")
+    slot, start = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    worker = ElasticWorker(Path(os.environ[FOLDER]), device, slot, start)
+    atexit.register(worker.leave)
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
+    return worker

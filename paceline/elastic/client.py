@@ -1,0 +1,128 @@
+"""A member's connection to the coordinator. It comes back after a restart and says again what may have been lost."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import time
+from pathlib import Path
+
+from paceline.elastic.frames import FINISHED, BrokenFrame, Inbox, Message, connect_to, encode
+from paceline.elastic.protocol import Group
+from paceline.errors import PeerLost
+
+PAUSE = 0.05  # seconds between two attempts to connect
+
+
+class Client:
+    """`folder` holds the address and the token of the coordinator."""
+
+    def __init__(self, folder: Path, member: str) -> None:
+        self._folder, self.member = folder, member
+        self._token = (folder / "token").read_text()
+        self._channel: socket.socket | None = None
+        self._inbox = Inbox()
+        self._report: Message | None = None  # said again after a reconnection
+        self._tried = 0.0
+        self.group: Group | None = None  # the last answer
+        self.lost: set[str] = set()  # members of the current group that the coordinator has lost
+        self.change = False  # somebody waits who could be a member
+
+    def _connected(self) -> bool:
+        if self._channel is not None:
+            return True
+        if time.monotonic() - self._tried < PAUSE:
+            return False
+        self._tried = time.monotonic()
+        try:
+            self._channel = connect_to((self._folder / "address").read_text(), 1.0)
+        except (OSError, ValueError):
+            if (self._folder / FINISHED).exists() and self.group is None:
+                raise SystemExit(0) from None
+            return False
+        self._inbox = Inbox()
+        self._send({"kind": "hello", "token": self._token, "member": self.member, "pid": os.getpid()})
+        if self._report is not None:
+            self._send(self._report)
+        return self._channel is not None
+
+    def _send(self, message: Message) -> None:
+        if self._channel is None:
+            return
+        try:
+            self._channel.sendall(encode(message))
+        except OSError:
+            self._drop()
+
+    def _drop(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+        self._channel = None
+
+    def say(self, message: Message) -> None:
+        """Send a message that may be lost with the coordinator."""
+        if self._connected():
+            self._send(message)
+
+    def report(self, message: Message) -> None:
+        """Send a report, again and again if the coordinator restarts, until a group is the answer."""
+        self._report = message
+        if self._channel is None:
+            self._connected()
+        else:
+            self._send(message)
+
+    def poll(self, seconds: float = 0.0) -> None:
+        """Take what the coordinator has said; wait at most so long for it."""
+        if not self._connected() or self._channel is None:
+            time.sleep(min(seconds, PAUSE))
+            return
+        if not select.select([self._channel], [], [], seconds)[0]:
+            return
+        try:
+            block = self._channel.recv(1 << 16)
+            messages = self._inbox.feed(block)
+        except (OSError, BrokenFrame):
+            block, messages = b"", []
+        if not block:
+            self._drop()
+        for message in messages:
+            self._hear(message)
+
+    def _hear(self, message: Message) -> None:
+        if message["kind"] == "group":
+            group = Group(
+                int(message["generation"]),
+                tuple(message["members"]),
+                int(message["steps"]),
+                tuple(message["fresh"]),
+            )
+            if self.group is None or group.generation > self.group.generation:
+                self.group, self.lost, self.change, self._report = group, set(), False, None
+        elif message["kind"] == "end":
+            raise SystemExit(0)  # the others have finished; there is nothing left to do for a newcomer
+        elif self.group is not None and message.get("generation") == self.group.generation:
+            if message["kind"] == "lost":
+                self.lost.add(str(message["member"]))
+            elif message["kind"] == "change":
+                self.change = True
+
+    def next_group(self, after: int, seconds: float) -> Group:
+        """Wait for a generation later than `after`."""
+        limit = time.monotonic() + seconds
+        while self.group is None or self.group.generation <= after:
+            left = limit - time.monotonic()
+            if left <= 0:
+                raise PeerLost(
+                    f"no coordinator has answered {self.member} for {seconds:.0f} s",
+                    remedy="look at its output; paceline run starts it again when it dies",
+                )
+            self.poll(min(0.2, left))
+        return self.group
+
+    def close(self, *, finished: bool) -> None:
+        """Say goodbye; `finished` is whether all steps were made."""
+        self._report = None
+        self.say({"kind": "bye", "finished": finished})
+        self._drop()

@@ -1,0 +1,292 @@
+"""The coordinator of an elastic job: one process, one thread, one journal; off the path of a step.
+
+folder/address     where it listens; written anew after a restart
+folder/token       the job's token, readable by the user only
+folder/journal.db  what it must remember (journal.py)
+folder/finished    is there when all steps were made: nobody need come any more
+
+member -> coordinator    hello, report, steps, bye
+coordinator -> member    group (a generation), change (come back after this step), lost (a member of the group died)
+
+python -m paceline.elastic.coordinator FOLDER --start 4 --max 8
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import selectors
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from paceline.comm.peers import Peers
+from paceline.elastic.frames import FINISHED, BrokenFrame, Inbox, Message, encode, make_token, same
+from paceline.elastic.journal import Journal
+from paceline.elastic.protocol import Group, Registry, Report
+from paceline.errors import PacelineError
+
+GRACE = 2.0  # seconds after a restart in which members connect again
+LATE = 5.0  # seconds for the first message of a connection
+SOON = 0.01  # seconds between two looks at a process that may be about to end
+QUIET = 1.0  # seconds between two looks at what has no event of its own
+
+log = logging.getLogger("paceline.coordinator")
+
+
+class Link:
+    """One connection: strangers have no member name until they have shown the token."""
+
+    def __init__(self, channel: socket.socket, now: float) -> None:
+        self.channel, self.inbox, self.since = channel, Inbox(), now
+        self.member, self.pid = "", 0
+
+    def send(self, message: Message) -> None:
+        try:
+            self.channel.sendall(encode(message))
+        except OSError:
+            pass  # its end is seen by the loop
+
+
+class Coordinator:
+    """Drives a Registry with what members say, and journals before it answers."""
+
+    def __init__(
+        self,
+        folder: Path,
+        registry: Registry,
+        *,
+        interface: str = "127.0.0.1",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._folder, self._registry, self._clock = folder, registry, clock
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._token = make_token(folder)
+        self.journal = Journal(folder / "journal.db")
+        registry.resume(self.journal.last(), self.journal.watermark())
+        if registry.group is not None:
+            registry.start = registry.minimum
+        self._restarted = clock() if registry.unseen else None
+        self._links: dict[str, Link] = {}
+        self._strangers: set[Link] = set()
+        self._peers = Peers()
+        self._asked = False  # members were asked to come back
+        self._doubtful: dict[str, int] = {}  # members without a connection whose process may still run
+        self.refused, self.ended = 0, False
+        self._selector = selectors.DefaultSelector()
+        self._door = socket.create_server((interface, 0), backlog=64)
+        self._door.setblocking(False)
+        self._selector.register(self._door, selectors.EVENT_READ, None)
+        host, port = self._door.getsockname()[:2]
+        fresh = folder / ".address"
+        fresh.write_text(f"{host}:{port}\n")
+        fresh.replace(folder / "address")
+
+    def serve(self) -> None:
+        """Serve until every member has said goodbye."""
+        while not self.ended:
+            self.turn(QUIET)
+
+    def turn(self, seconds: float) -> None:
+        """Handle what happens within some seconds."""
+        for key, _ in self._selector.select(min(seconds, SOON) if self._doubtful else seconds):
+            if key.data is None:
+                self._admit()
+            else:
+                self._read(key.data)
+        now = self._clock()
+        for link in [link for link in self._strangers if now - link.since > LATE]:
+            self._refuse(link, "said nothing")
+        if self._restarted is not None and now - self._restarted > GRACE:
+            self._restarted = None
+            self._registry.forget_unseen()
+        for member, pid in tuple(self._doubtful.items()):
+            if member in self._links or self._peers.ended(pid):
+                del self._doubtful[member]
+                if member not in self._links:
+                    self._registry.lose(member, dead=True)
+        self._form()
+
+    def close(self) -> None:
+        for link in [*self._links.values(), *self._strangers]:
+            link.channel.close()
+        self._door.close()
+        self._selector.close()
+        self._peers.close()
+        self.journal.close()
+
+    # connections --------------------------------------------------------------------------------
+
+    def _admit(self) -> None:
+        try:
+            channel, _ = self._door.accept()
+        except OSError:
+            return
+        channel.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        channel.settimeout(1.0)  # for sending: a frozen member must not hold up the others
+        link = Link(channel, self._clock())
+        self._strangers.add(link)
+        self._selector.register(channel, selectors.EVENT_READ, link)
+
+    def _read(self, link: Link) -> None:
+        try:
+            block = link.channel.recv(1 << 16, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        except OSError:
+            block = b""
+        if not block:
+            self._part(link)
+            return
+        try:
+            for message in link.inbox.feed(block):
+                self._hear(link, message)
+        except (PacelineError, KeyError, TypeError, ValueError) as problem:
+            self._refuse(link, str(problem))
+
+    def _refuse(self, link: Link, why: str) -> None:
+        self.refused += 1
+        log.warning("refused a connection: %s", why)
+        if link.member:
+            self._part(link)
+        else:
+            self._forget(link)
+
+    def _forget(self, link: Link) -> None:
+        self._strangers.discard(link)
+        try:
+            self._selector.unregister(link.channel)
+        except KeyError:
+            pass
+        link.channel.close()
+
+    def _part(self, link: Link) -> None:
+        """A connection has ended: its member is dead, or it will come back."""
+        self._forget(link)
+        if not link.member or self._links.get(link.member) is not link:
+            return
+        del self._links[link.member]
+        self.ended = self._registry.finished and not self._links
+        dead = self._peers.ended(link.pid) if link.pid else False
+        if link.pid and not dead:
+            self._doubtful[link.member] = link.pid  # a process closes its connections a moment before it has ended
+        group = self._registry.group
+        self._registry.lose(link.member, dead=dead)
+        if group is not None and link.member in group.members:
+            self._note(what="died" if dead else "cut off", member=link.member, generation=group.generation)
+            self._tell(group, {"kind": "lost", "member": link.member, "generation": group.generation})
+
+    # messages -----------------------------------------------------------------------------------
+
+    def _hear(self, link: Link, message: Message) -> None:
+        if not link.member:
+            self._greet(link, message)
+        elif message["kind"] == "report":
+            self._report(link, message)
+        elif message["kind"] == "steps":
+            self._registry.tell(int(message["generation"]), int(message["steps"]))
+            self.journal.mark(int(message["generation"]), self._registry.watermark)
+        elif message["kind"] == "incident":
+            self._note(**{str(key): value for key, value in message.items() if key != "kind"})
+        elif message["kind"] == "bye":
+            self._leave(link, bool(message.get("finished")))
+        else:
+            raise BrokenFrame(f"a message of kind {message['kind']!r}")
+
+    def _greet(self, link: Link, message: Message) -> None:
+        if message["kind"] != "hello" or not same(message.get("token"), self._token):
+            raise BrokenFrame("a first message without the job's token")
+        link.member, link.pid = str(message["member"])[:200], int(message["pid"])
+        self._strangers.discard(link)
+        if link.pid:
+            self._peers.watch([link.pid])
+        self._links[link.member] = link
+        self._registry.hear(link.member)
+
+    def _report(self, link: Link, message: Message) -> None:
+        report = Report(
+            link.member,
+            int(message["generation"]),
+            int(message["committed"]),
+            bool(message["ready"]),
+            tuple(map(str, message["suspects"])),
+            bool(message["holds"]),
+        )
+        if self._registry.finished and not report.holds:
+            link.send({"kind": "end"})
+            return
+        known = self._registry.group
+        if known is not None and 0 < report.generation < known.generation:
+            self._note(what="fenced", member=link.member, generation=report.generation)
+        self._registry.arrive(report)
+        if known is not None and report.generation == known.generation:  # the others may still wait for it
+            self._tell(known, {"kind": "lost", "member": link.member, "generation": known.generation})
+
+    def _leave(self, link: Link, finished: bool) -> None:
+        """A member is done, or leaves on request; nobody waits for it."""
+        self._registry.finished = self._registry.finished or finished
+        member = link.member
+        self._forget(link)
+        self._links.pop(member, None)
+        self._registry.lose(member, dead=True)
+        if self._registry.finished:
+            (self._folder / FINISHED).touch()
+            for name, report in self._registry.waiting.items():
+                if not report.holds:
+                    self._links[name].send({"kind": "end"})
+        self.ended = not self._links
+
+    def _form(self) -> None:
+        group = self._registry.form()
+        if group is not None:
+            self.journal.begin(group)
+            self._asked = False
+            self._note(what="generation", generation=group.generation, members=list(group.members), steps=group.steps)
+            self._tell(group, message_of(group))
+        elif self._registry.wants_change and not self._asked:
+            self._asked = True
+            assert self._registry.group is not None
+            self._tell(self._registry.group, {"kind": "change", "generation": self._registry.group.generation})
+
+    def _tell(self, group: Group, message: Message) -> None:
+        for member in group.members:
+            if member in self._links:
+                self._links[member].send(message)
+
+    def _note(self, **incident: Any) -> None:
+        self.journal.note({"at": time.time(), **incident})
+
+
+def message_of(group: Group) -> Message:
+    return {
+        "kind": "group",
+        "generation": group.generation,
+        "members": list(group.members),
+        "steps": group.steps,
+        "fresh": list(group.fresh),
+    }
+
+
+def main(words: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="paceline.elastic.coordinator")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--start", type=int, required=True)
+    parser.add_argument("--min", type=int, default=1)
+    parser.add_argument("--max", type=int, default=8)
+    parser.add_argument("--interface", default="127.0.0.1")
+    chosen = parser.parse_args(words)
+    logging.basicConfig(format="paceline coordinator: %(message)s")
+    os.umask(0o077)
+    registry = Registry(start=chosen.start, minimum=chosen.min, maximum=chosen.max)
+    coordinator = Coordinator(chosen.folder, registry, interface=chosen.interface)
+    try:
+        coordinator.serve()
+    finally:
+        coordinator.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,299 @@
+"""Training in a group that may change between steps: `paceline.wrap` returns this with membership elastic.
+
+    enter -> shard, shard, ... -> exchange -> vote -> commit -> update
+      ^                              |           |
+      +------ next generation <------+-----------+   a member is lost: the step counts for all, or is made again
+
+A global batch is cut into virtual shards, and a member computes the shards of its share one after another. What a step
+contains does not depend on who computes it. Gradients, flags, and BatchNorm statistics travel as one vector.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from paceline.elastic.protocol import COMMIT, LEAVE
+from paceline.errors import PeerLost, WrongCommand
+from paceline.files.snapshot import Snapshot
+from paceline.train.checks import check_known, trainable
+from paceline.train.faults import fault
+from paceline.train.pace import StepTimes
+from paceline.train.shards import ShardExchange, ShardSum
+
+GOLDEN = 0x9E3779B97F4A7C15
+
+
+class ElasticPace:
+    """A model and an optimizer, trained together with whoever is in the group.
+
+    pending   the last step() took a shard, and this member has more shards of the same step
+    steps     committed steps, the same on all members
+    """
+
+    note = ""
+    engines: tuple[Any, ...] = ()
+    steps_to_plan = 0
+    replicas_differ = False
+    under_way = False
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        presence: Any,
+        shards: int = 8,
+        deterministic: bool = False,
+        clip_norm: float | None = None,
+        seed: int = 0,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.model, self.optimizer, self.shards, self.deterministic = model, optimizer, shards, deterministic
+        self._presence, self._clip, self._seed, self._clock = presence, clip_norm, seed, clock
+        self.loss_scale, self.times, self.on_step = None, StepTimes(), None
+        self.closed, self.pending = False, False
+        self._named = trainable(model)
+        check_known(model, optimizer)
+        if deterministic:
+            torch.set_num_threads(1)  # sums inside a layer depend on the number of threads
+        statistics = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
+        self._statistics, self._counts = statistics, [b for b in model.buffers() if not b.is_floating_point()]
+        self._sizes = [p.numel() for _, p in self._named]
+        self._numel = sum(self._sizes) + len(self._named) + sum(b.numel() for b in statistics)
+        wide = any(t.dtype == torch.float64 for t in [*(p for _, p in self._named), *statistics])
+        self._dtype = torch.float64 if wide else torch.float32
+        self._exchange: ShardExchange | None = None
+        self._generation = 0
+        self.weight: float | None = None  # of the next shard; None is one of `shards` equal ones
+        self._hooks = [p.register_post_accumulate_grad_hook(lambda _: presence.beat()) for _, p in self._named]
+        self._sum: ShardSum | None = None
+        self._taken = 0
+        self._forget()
+
+    # entering -----------------------------------------------------------------------------------
+
+    @property
+    def comm(self) -> Any:
+        return self._presence.comm
+
+    @property
+    def steps(self) -> int:
+        return int(self._presence.committed)
+
+    @property
+    def trained(self) -> list[nn.Parameter]:
+        return [parameter for _, parameter in self._named]
+
+    def enter(self) -> None:
+        """Be in a group, with the state of its members."""
+        while True:
+            view = self._presence.begin()
+            if view.generation == self._generation:
+                return
+            try:
+                self._prepare()
+            except PeerLost as problem:
+                self._presence.suspect(problem)
+                self._presence.leave()
+                continue
+            self._generation = view.generation
+            self._forget()
+            return
+
+    def _prepare(self) -> None:
+        group = self._presence.group
+        self._exchange = ShardExchange(
+            self.comm, self._numel, self._dtype, self.shards, deterministic=self.deterministic
+        )
+        if group.fresh:
+            self._share_state(self._presence.member in group.fresh)
+        self._presence.committed, self._presence.holds = group.steps, True
+
+    def _share_state(self, fresh: bool) -> None:
+        """Copy the state of rank 0 to newcomers; the others only take part."""
+        data = b""
+        if self.comm.rank == 0:
+            stream = io.BytesIO()
+            Snapshot(self._state()).write(stream)
+            data = stream.getvalue()
+        length = torch.tensor([len(data)])
+        self.comm.broadcast(length, 0, "the length of the state").wait()
+        vector = (
+            torch.frombuffer(bytearray(data), dtype=torch.uint8)
+            if data
+            else torch.empty(int(length), dtype=torch.uint8)
+        )
+        fault("during the transfer")
+        self.comm.broadcast(vector, 0, "the state").wait()
+        if fresh:
+            stream = io.BytesIO(vector.numpy().tobytes())
+            self._restore(Snapshot.read(stream, int(length), "the state of rank 0").state)
+        self.comm.barrier()
+
+    def _state(self) -> dict[str, Any]:
+        return {"model": dict(self.model.state_dict()), "optimizer": self.optimizer.state_dict()}
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+
+    # the step -----------------------------------------------------------------------------------
+
+    @property
+    def shard(self) -> int:
+        """The shard that this member computes next; enters a group first."""
+        self.enter()
+        mine: range = self._presence.shards
+        return mine[self._taken]
+
+    def sow(self, shard: int) -> None:
+        """In deterministic mode, seed torch's generator by step and shard, for dropout."""
+        if self.deterministic:
+            torch.manual_seed((self._seed * GOLDEN + self.steps * self.shards + shard) % 2**63)
+
+    def step(self, closure: Callable[[], Tensor] | None = None) -> bool:
+        """Take the gradients of one shard; after the last one, exchange. Return True if the step was committed."""
+        if closure is not None:
+            raise WrongCommand("step(closure) with membership elastic", why="an evaluation cannot be taken back")
+        began = self._clock()
+        self.enter()
+        mine: range = self._presence.shards
+        if self._sum is None:
+            self._sum = ShardSum(mine, deterministic=self.deterministic)
+        weight = 1.0 / self.shards if self.weight is None else self.weight
+        self._sum.add(self._collect(weight))
+        self._taken, self.weight = self._taken + 1, None
+        self.pending = self._taken < len(mine)
+        if self.pending:
+            return False
+        return self._complete(began)
+
+    def _collect(self, weight: float) -> Tensor:
+        """Return gradients, flags and statistics of a shard as one vector, and put the statistics back."""
+        vector = torch.zeros(self._numel, dtype=self._dtype)
+        at, flags = 0, sum(self._sizes)
+        for slot, ((_, parameter), numel) in enumerate(zip(self._named, self._sizes, strict=True)):
+            if parameter.grad is not None:
+                fresh = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
+                torch.mul(fresh.detach().reshape(-1), weight, out=vector[at : at + numel])
+                vector[flags + slot] = 1.0
+            parameter.grad = None
+            at += numel
+        at = flags + len(self._named)
+        for buffer, kept in zip(self._statistics, self._kept, strict=True):
+            torch.mul(buffer.reshape(-1), weight, out=vector[at : at + buffer.numel()])
+            buffer.copy_(kept)
+            at += buffer.numel()
+        for place, (buffer, before) in enumerate(zip(self._counts, self._kept_counts, strict=True)):
+            self._moved[place] = buffer - before
+            buffer.copy_(before)
+        return vector
+
+    def _complete(self, began: float) -> bool:
+        assert self._sum is not None
+        assert self._exchange is not None
+        verdict, changes = LEAVE, False
+        try:
+            fault("before send")
+            self._exchange.sum(self._sum.rows, f"step {self.steps}")
+            fault("after the result")
+            verdict = self._presence.vote(True)
+            fault("after the vote")
+        except PeerLost as problem:
+            self._presence.suspect(problem)
+        waited = self._clock()
+        if verdict == LEAVE:
+            commits = self._presence.leave()
+            if commits:
+                self._update(self._exchange)
+                self._presence.count()
+        else:
+            commits = verdict == COMMIT
+            if commits:
+                self._update(self._exchange)
+                fault("after the update")
+            changes = self._presence.settle(verdict)
+        if changes:
+            self._presence.leave()
+        self._forget()
+        self.times = StepTimes(exposed=waited - began, update=self._clock() - waited)
+        if self.on_step is not None:
+            self.on_step()
+        return commits
+
+    def _update(self, exchange: ShardExchange) -> None:
+        """Run the optimizer on the sum, which lies in the memory of the generation that made it."""
+        total = exchange.total()
+        flags = total[sum(self._sizes) :][: len(self._named)].tolist()
+        at = 0
+        for (_, parameter), numel, count in zip(self._named, self._sizes, flags, strict=True):
+            view = total[at : at + numel].view(parameter.shape)
+            parameter.grad = view.to(parameter.dtype) if count > 0 else None
+            at += numel
+        if self._clip is not None:
+            torch.nn.utils.clip_grad_norm_(self.trained, self._clip)
+        self.optimizer.step()
+        for _, parameter in self._named:
+            parameter.grad = None
+        at = sum(self._sizes) + len(self._named)
+        with torch.no_grad():
+            for buffer in self._statistics:
+                buffer.copy_(total[at : at + buffer.numel()].view(buffer.shape))
+                at += buffer.numel()
+            for buffer, moved in zip(self._counts, self._moved, strict=True):
+                buffer.add_(moved)
+
+    def _forget(self) -> None:
+        """Begin the step, or begin it again: no shard is taken."""
+        self._sum = None
+        self._taken, self.pending, self.weight = 0, False, None
+        self._kept = [buffer.detach().clone() for buffer in self._statistics]
+        self._kept_counts = [buffer.detach().clone() for buffer in self._counts]
+        self._moved = [torch.zeros_like(buffer) for buffer in self._counts]
+
+    # around it ----------------------------------------------------------------------------------
+
+    def scaled(self, loss: Tensor) -> Tensor:
+        return loss
+
+    def synchronize(self) -> None:
+        raise WrongCommand("synchronize() with membership elastic", why="gradients are known when a step is committed")
+
+    def finish(self) -> StepTimes:
+        """Nothing is outstanding between steps."""
+        return StepTimes()
+
+    def defer(self) -> None:
+        raise WrongCommand("a second wrap() with membership elastic", why="one model is committed at a time")
+
+    @contextlib.contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Statistics are averaged with every commit."""
+        yield
+
+    def staleness(self) -> dict[str, Any]:
+        return {}
+
+    def record_events(self, log: Any) -> None:
+        """Elastic steps leave incidents, no events."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load the state of a checkpoint, after model and optimizer and before the first batch."""
+        if self._presence.inside:
+            raise WrongCommand("load_state_dict() in a running group", remedy="load before the first batch")
+        self._presence.committed = int(state["steps"])
+
+    def close(self) -> None:
+        self.closed = True
+        for hook in self._hooks:
+            hook.remove()

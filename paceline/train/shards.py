@@ -1,0 +1,111 @@
+"""Sums over the virtual shards of a global batch whose bits do not depend on who computed which shard.
+
+    fast            every member adds its shards one after another; members are added in rank order
+    deterministic   one binary tree over all shards, whoever owns them: (0+1) + (2+3), then both ...
+
+A member owns a contiguous range of shards. It adds every whole subtree of its range by itself and sends the subtrees,
+at most log2 of their number plus one; the owner of a part of the vector adds subtrees of all members in tree order.
+
+    memory   | block 0: row 0, row 1, ... | block 1: row 0, row 1, ... |      one row per subtree, equal on all members
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from paceline.comm.transport import Comm
+from paceline.elastic.protocol import shares_of, subtrees
+from paceline.types import Piece, spread
+
+BLOCK = 1 << 14  # elements
+
+
+class ShardSum:
+    """The sum of one member's shards of one step, taken one after another."""
+
+    def __init__(self, shards: range, *, deterministic: bool) -> None:
+        self._next, self._tree = shards.start, deterministic
+        self._parts: list[tuple[range, Tensor]] = []
+
+    def add(self, vector: Tensor) -> None:
+        """Take the vector of the next shard, which may be written to from now on."""
+        self._parts.append((range(self._next, self._next + 1), vector))
+        self._next += 1
+        while len(self._parts) > 1 and (not self._tree or _siblings(self._parts[-2][0], self._parts[-1][0])):
+            right, left = self._parts.pop(), self._parts.pop()
+            self._parts.append((range(left[0].start, right[0].stop), left[1].add_(right[1])))
+
+    @property
+    def rows(self) -> list[Tensor]:
+        return [vector for _, vector in self._parts]
+
+
+def _siblings(left: range, right: range) -> bool:
+    return len(left) == len(right) and left.stop == right.start and left.start % (2 * len(left)) == 0
+
+
+def tree_sum(parts: Sequence[tuple[range, Tensor]]) -> Tensor:
+    """Add subtrees in the order of the tree; what has no sibling at the end is added from left to right."""
+    merged: list[tuple[range, Tensor]] = []
+    for part in parts:
+        merged.append(part)
+        while len(merged) > 1 and _siblings(merged[-2][0], merged[-1][0]):
+            right, left = merged.pop(), merged.pop()
+            merged.append((range(left[0].start, right[0].stop), left[1] + right[1]))
+    total = merged[0][1]
+    for _, vector in merged[1:]:
+        total = total + vector
+    return total
+
+
+class ShardExchange:
+    """Adds the rows of all members of a group. Made anew for every group; collective."""
+
+    def __init__(self, comm: Comm, numel: int, dtype: torch.dtype, shards: int, *, deterministic: bool) -> None:
+        self._comm, self._numel = comm, numel
+        shares = shares_of(shards, comm.size)
+        self._trees = [subtrees(share, shards) if deterministic else (share,) for share in shares]
+        self._rows = max(len(trees) for trees in self._trees)
+        blocks = -(-numel // BLOCK)
+        self._shape = (blocks, self._rows, BLOCK)
+        self._source = comm.allocate(blocks * self._rows * BLOCK, dtype)
+        self._result = comm.allocate_result(blocks * self._rows * BLOCK, dtype)
+        bounds = [bound * self._rows * BLOCK for bound in spread(blocks, comm.size)]
+        self._pieces = [
+            Piece(rank, bounds[rank], bounds[rank + 1]) for rank in range(comm.size) if bounds[rank] < bounds[rank + 1]
+        ]
+
+    def sum(self, rows: Sequence[Tensor], key: object) -> None:
+        """Exchange the rows of this member; `total` has the sum afterwards."""
+        places = self._source.view(self._shape)
+        for row, vector in enumerate(rows):
+            _spread_out(vector, places[:, row])
+        self._comm.sum_by(self._source, self._result, self._pieces, self._comm.size, key, self._combine).wait()
+
+    def _combine(self, out: Tensor, parts: Sequence[Tensor], start: int) -> None:
+        views = [part.view(-1, self._rows, BLOCK) for part in parts]
+        rows = [
+            (tree, view[:, row])
+            for trees, view in zip(self._trees, views, strict=True)
+            for row, tree in enumerate(trees)
+        ]
+        out.view(-1, self._rows, BLOCK)[:, 0].copy_(tree_sum(rows))
+
+    def total(self) -> Tensor:
+        """Return a copy of the sum."""
+        return self._result.view(self._shape)[:, 0].reshape(-1)[: self._numel].clone()
+
+    def close(self) -> None:
+        self._comm.release(self._source)
+        self._comm.release(self._result)
+
+
+def _spread_out(vector: Tensor, places: Tensor) -> None:
+    """Copy a vector into the blocks of one row; the end of the last block stays as it is."""
+    whole = vector.numel() // BLOCK
+    places[:whole].copy_(vector[: whole * BLOCK].view(whole, BLOCK))
+    if whole * BLOCK < vector.numel():
+        places[whole, : vector.numel() - whole * BLOCK].copy_(vector[whole * BLOCK :])

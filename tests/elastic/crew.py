@@ -1,0 +1,386 @@
+"""Real processes of an elastic job under faults, and the oracles that judge them.
+
+`python -m tests.elastic.crew SCENARIO ...` imports torch once, in a process with one thread, and forks coordinator and
+workers from it, so that a job of four starts in milliseconds. It prints one line of JSON per scenario.
+
+    ledger     every sample is in exactly one committed step of every epoch
+    counts     a weight per sample grows by one with every use: it ends as the number of epochs
+    replicas   all members have the same bits after every commit
+    same       the bits at the end are those of one undisturbed worker
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import paceline
+from paceline.elastic.coordinator import main as coordinate
+from paceline.elastic.frames import make_token
+from paceline.elastic.journal import Journal
+from paceline.elastic.launch import FOLDER
+from paceline.elastic.presence import ElasticPresence
+from paceline.train.faults import VARIABLE
+
+SAMPLES, GLOBAL, EPOCHS = 67, 16, 3  # a prime number, and a batch that does not divide it
+LIMIT = 120.0  # seconds for one scenario on a busy machine
+
+
+class Counting(nn.Module):
+    """A weight per sample, whose gradient is -1 per use, beside a small network with dropout."""
+
+    def __init__(self):
+        super().__init__()
+        self.counts = nn.Parameter(torch.zeros(SAMPLES, dtype=torch.float64))
+        self.net = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 1)).double()
+
+
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self):
+        return SAMPLES
+
+    def __getitem__(self, index):
+        return index, torch.full((4,), (index % 13) / 13, dtype=torch.float64)
+
+
+def digest(model):
+    parts = [tensor.detach().numpy().tobytes() for tensor in model.state_dict().values()]
+    return hashlib.sha256(b"".join(parts)).hexdigest()[:20]
+
+
+def work(folder, slot, start, membership, pause):
+    """Train as a user's script does, and write down what was computed and committed."""
+    os.environ.update({FOLDER: str(folder), "RANK": str(slot), "WORLD_SIZE": str(start)})
+    log = (folder / f"log-{slot}-{os.getpid()}.jsonl").open("a", buffering=1)
+    worker = paceline.join()
+    torch.manual_seed(7)
+    model = Counting()
+    groups = [{"params": [model.counts], "lr": 1.0}, {"params": model.net.parameters(), "lr": 0.01, "momentum": 0.9}]
+    pace = paceline.wrap(model, torch.optim.SGD(groups), membership=membership)
+    steps = -(-SAMPLES // GLOBAL)
+    for ids, x in worker.batches(Numbers(), batch_size=GLOBAL // start, epochs=EPOCHS):
+        step, total = pace.steps, min(GLOBAL, SAMPLES - pace.steps % steps * GLOBAL)
+        used = [] if pace.weight == 0 else ids.tolist()
+        line = {"step": step, "generation": pace._generation, "ids": used}
+        print(json.dumps({"at": time.time(), "what": "shard", **line}), file=log)
+        time.sleep(pause)
+        scale = total / len(used) if used else 0.0
+        (-scale * model.counts[ids].sum() + model.net(x).pow(2).mean()).backward()
+        generation = pace._generation
+        if pace.step():
+            line = {"what": "commit", "step": step, "generation": generation, "hash": digest(model)}
+            print(json.dumps({"at": time.time(), **line}), file=log)
+    line = {"what": "end", "hash": digest(model), "counts": model.counts.tolist(), "steps": pace.steps}
+    print(json.dumps({"at": time.time(), **line}), file=log)
+    worker.close()
+
+
+class Crew:
+    """The processes of one job, and what happens to them."""
+
+    def __init__(self, start, membership, pause=0.004):
+        self.folder = Path(tempfile.mkdtemp(prefix="paceline-crew-"))
+        self.start, self.membership, self.pause = start, membership, pause
+        make_token(self.folder)
+        self.workers, self.slots, self.coordinator = {}, 0, 0
+        self.killed = []
+
+    def fork(self, act):
+        pid = os.fork()
+        if pid:
+            return pid
+        code = 1
+        try:
+            act()
+            code = 0
+        except SystemExit as problem:
+            code = problem.code or 0
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+
+    def coordinate(self, most=6):
+        words = [str(self.folder), "--start", str(self.start), "--max", str(most)]
+        self.coordinator = self.fork(lambda: coordinate(words))
+
+    def add(self, fault=None):
+        slot, self.slots = self.slots, self.slots + 1
+
+        def act():
+            if fault:
+                os.environ[VARIABLE] = fault
+            work(self.folder, slot, self.start, self.membership, self.pause)
+
+        pid = self.fork(act)
+        self.workers[pid] = slot
+        return pid
+
+    def kill(self, pid, number=signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+        self.killed.append(time.time())
+
+    def reap(self):
+        """Return the workers that ended since the last look, with their status."""
+        ended = []
+        for pid in tuple(self.workers):
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                del self.workers[pid]
+                ended.append((pid, os.waitstatus_to_exitcode(status)))
+        return ended
+
+    def lines(self, what):
+        found = []
+        for path in self.folder.glob("log-*.jsonl"):
+            for text in path.read_text().splitlines():
+                with contextlib.suppress(ValueError):  # the last line of a killed process may be torn
+                    line = json.loads(text)
+                    if line["what"] == what:
+                        found.append({**line, "member": path.stem})
+        return found
+
+    def committed(self):
+        return max((line["step"] + 1 for line in self.lines("commit")), default=0)
+
+    def wait(self, until, during=lambda: None):
+        limit = time.monotonic() + LIMIT
+        while not until():
+            if time.monotonic() > limit:
+                raise TimeoutError(f"{self.committed()} steps were committed")
+            during()
+            time.sleep(0.005)
+
+    def finish(self, respawn=False):
+        """Wait for all workers; with `respawn`, replace those that a signal ended. Return the exit codes."""
+        codes = []
+
+        def look():
+            for _, code in self.reap():
+                if code < 0 and respawn:
+                    self.add()
+                elif code >= 0:
+                    codes.append(code)
+
+        self.wait(lambda: not self.workers, look)
+        return codes
+
+    def close(self):
+        for pid in (*self.workers, self.coordinator):
+            if pid:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, 0)
+        shutil.rmtree(self.folder)
+
+    # the oracles --------------------------------------------------------------------------------
+
+    def judge(self):
+        steps = -(-SAMPLES // GLOBAL)
+        commits, hashes = {}, {}
+        for line in self.lines("commit"):
+            commits.setdefault(line["step"], set()).add(line["generation"])
+            hashes.setdefault(line["step"], set()).add(line["hash"])
+        used = {}
+        for line in self.lines("shard"):
+            used.setdefault((line["step"], line["generation"]), []).extend(line["ids"])
+        ledger = set(commits) == set(range(EPOCHS * steps)) and all(len(group) == 1 for group in commits.values())
+        for epoch in range(EPOCHS if ledger else 0):
+            ids = [i for s in range(epoch * steps, (epoch + 1) * steps) for i in used[s, min(commits[s])]]
+            ledger = ledger and sorted(ids) == list(range(SAMPLES))
+        ends = self.lines("end")
+        journal = Journal(self.folder / "journal.db")
+        generations = [group.generation for group in journal.groups()]
+        journal.close()
+        return {
+            "ledger": ledger,
+            "counts": bool(ends) and all(abs(c - EPOCHS) < 1e-9 for line in ends for c in line["counts"]),
+            "replicas": all(len(group) == 1 for group in hashes.values()),
+            "hash": sorted({line["hash"] for line in ends}),
+            "generations": len(generations),
+            "seconds": self.gaps(),
+        }
+
+    def gaps(self):
+        """Seconds from each kill to the next commit."""
+        times = sorted(line["at"] for line in self.lines("commit"))
+        return [round(next((t - at for t in times if t > at), -1.0), 3) for at in self.killed]
+
+
+DETERMINISTIC, FAST = "elastic(deterministic=true)", "elastic"
+
+
+def undisturbed(membership=DETERMINISTIC, start=1):
+    crew = Crew(start, membership)
+    try:
+        crew.coordinate()
+        for _ in range(start):
+            crew.add()
+        codes = crew.finish()
+        return {**crew.judge(), "codes": codes}
+    finally:
+        crew.close()
+
+
+def killed_at(point, membership=DETERMINISTIC, victim=0):
+    """One of four workers kills itself at a named point of its third step, and is replaced."""
+    crew = Crew(4, membership)
+    try:
+        crew.coordinate()
+        for place in range(4):
+            crew.add(f"{point}:3:9" if place == victim else None)
+        survivors = [pid for place, pid in enumerate(crew.workers) if place != victim]
+        crew.wait(lambda: crew.committed() >= 4)
+        codes = crew.finish(respawn=True)
+        return {**crew.judge(), "codes": codes, "survivors": len(survivors)}
+    finally:
+        crew.close()
+
+
+def down_and_up():
+    """Three of four die at once, the last one goes on alone, then three come back."""
+    crew = Crew(4, DETERMINISTIC, pause=0.05)
+    try:
+        crew.coordinate()
+        pids = [crew.add() for _ in range(4)]
+        crew.wait(lambda: crew.committed() >= 3)
+        for pid in pids[:3]:
+            crew.kill(pid)
+        alone = crew.committed()
+        crew.wait(lambda: crew.committed() >= alone + 1)
+        for _ in range(3):
+            crew.add()
+        codes = crew.finish()
+        return {**crew.judge(), "codes": codes}
+    finally:
+        crew.close()
+
+
+def coordinator_killed():
+    """The coordinator is killed, a worker dies while it is away, and it comes back."""
+    crew = Crew(4, DETERMINISTIC, pause=0.01)
+    try:
+        crew.coordinate()
+        pids = [crew.add() for _ in range(4)]
+        crew.wait(lambda: crew.committed() >= 3)
+        os.kill(crew.coordinator, signal.SIGKILL)
+        os.waitpid(crew.coordinator, 0)
+        crew.wait(lambda: crew.committed() >= 5)  # commits go on without it
+        crew.kill(pids[1])
+        crew.coordinate()
+        codes = crew.finish(respawn=True)
+        return {**crew.judge(), "codes": codes}
+    finally:
+        crew.close()
+
+
+def stopped():
+    """A worker is frozen, evicted, wakes up, is fenced, and comes back as a newcomer."""
+    crew = Crew(4, DETERMINISTIC, pause=0.02)
+    try:
+        crew.coordinate()
+        pids = [crew.add() for _ in range(4)]
+        crew.wait(lambda: crew.committed() >= 6)
+        crew.kill(pids[1], signal.SIGSTOP)
+        at = crew.committed()
+        crew.wait(lambda: crew.committed() >= at + 3)
+        os.kill(pids[1], signal.SIGCONT)
+        codes = crew.finish()
+        journal = Journal(crew.folder / "journal.db")
+        fenced = [line for line in journal.incidents() if line["what"] == "fenced"]
+        journal.close()
+        return {**crew.judge(), "codes": codes, "fenced": len(fenced)}
+    finally:
+        crew.close()
+
+
+def nemesis(seed=0, seconds=20.0, membership=DETERMINISTIC):
+    """Kills and joins at random times, one to six workers."""
+    dice, crew = random.Random(seed), Crew(4, membership, pause=0.02)
+    try:
+        crew.coordinate()
+        for _ in range(4):
+            crew.add()
+        crew.wait(lambda: crew.committed() >= 2)
+        limit, due = time.monotonic() + seconds, time.monotonic()
+        while time.monotonic() < limit and crew.workers:
+            crew.reap()
+            if time.monotonic() > due:
+                due = time.monotonic() + dice.expovariate(1.0)
+                if len(crew.workers) > 1 and dice.random() < 0.6:
+                    crew.kill(dice.choice(sorted(crew.workers)))
+                elif len(crew.workers) < 6:
+                    crew.add()
+            time.sleep(0.01)
+        codes = crew.finish(respawn=True)
+        return {**crew.judge(), "codes": codes, "kills": len(crew.killed), "seed": seed}
+    finally:
+        crew.close()
+
+
+def careless():
+    """Survivors apply the step of a dead member as if it had been committed: the oracles must notice."""
+    leave = ElasticPresence.leave
+    ElasticPresence.leave = lambda self: bool(leave(self) or True)
+    try:
+        return killed_at("before send")
+    finally:
+        ElasticPresence.leave = leave
+
+
+SCENARIOS = {
+    "undisturbed": undisturbed,
+    "fast": lambda: undisturbed(FAST, 2),
+    "before send": lambda: killed_at("before send"),
+    "after the result": lambda: killed_at("after the result", victim=1),
+    "after the vote": lambda: killed_at("after the vote", victim=2),
+    "after the update": lambda: killed_at("after the update", victim=3),
+    "fast, after the vote": lambda: killed_at("after the vote", FAST),
+    "down and up": down_and_up,
+    "coordinator killed": coordinator_killed,
+    "stopped": stopped,
+    "nemesis": nemesis,
+    "careless": careless,
+}
+
+
+def warm_up():
+    """Import what workers would import one by one, without starting a thread."""
+    import torch._dynamo
+
+    import paceline.api.elastic
+    from paceline.run.compose.compose import compose
+    from paceline.run.run import Run
+
+    compose(Run(membership=FAST), unknown=("model",))
+    model = Counting()
+    torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9).zero_grad()
+    assert paceline.api.elastic.ElasticWorker
+    assert len(os.listdir("/proc/self/task")) == 1, "a process that forks must have one thread"
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    warm_up()
+    for name in sys.argv[1:] or list(SCENARIOS)[:-1]:
+        began = time.monotonic()
+        try:
+            result = SCENARIOS[name]()
+        except Exception as problem:
+            result = {"failed": repr(problem)}
+        print(json.dumps({"scenario": name, "took": round(time.monotonic() - began, 1), **result}), flush=True)

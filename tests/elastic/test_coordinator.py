@@ -1,0 +1,115 @@
+"""The coordinator's door: who shows the token is heard, everything else is refused, and memory stays bounded."""
+
+import os
+import random
+import socket
+import time
+
+import pytest
+
+from paceline.elastic.client import Client
+from paceline.elastic.coordinator import Coordinator
+from paceline.elastic.frames import LONGEST, BrokenFrame, Inbox, encode, parse_address
+from paceline.elastic.protocol import Registry
+from paceline.errors import WrongCommand
+
+
+@pytest.fixture
+def coordinator(tmp_path):
+    made = Coordinator(tmp_path, Registry(start=1))
+    yield made
+    made.close()
+
+
+def stranger(coordinator, block):
+    """Send bytes to the coordinator; return whether it closed the connection."""
+    with socket.create_connection(parse_address((coordinator._folder / "address").read_text())) as link:
+        link.sendall(block)
+        link.settimeout(5)
+        for _ in range(50):
+            coordinator.turn(0.01)
+            link.setblocking(False)
+            try:
+                return link.recv(1) == b""
+            except BlockingIOError:
+                continue
+            except ConnectionResetError:
+                return True
+    return False
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        encode({"kind": "hello", "token": "wrong", "member": "x", "pid": 1}),
+        encode({"kind": "hello", "member": "x", "pid": 1}),
+        encode({"kind": "report", "generation": 1}),
+        b"GET / HTTP/1.1\r\n\r\n",
+        (LONGEST + 1).to_bytes(4, "little"),
+        random.Random(1).randbytes(4096),
+    ],
+    ids=["wrong token", "no token", "report first", "http", "too long", "random"],
+)
+def test_a_stranger_is_refused_and_counted(coordinator, block):
+    assert stranger(coordinator, block)
+    assert coordinator.refused == 1
+    assert coordinator._registry.waiting == {}
+
+
+def test_a_member_with_the_token_gets_a_generation(coordinator, tmp_path):
+    client = Client(tmp_path, "a")
+    client.report({"kind": "report", "generation": 0, "committed": 0, "ready": False, "suspects": [], "holds": False})
+    limit = time.monotonic() + 30
+    while client.group is None and time.monotonic() < limit:
+        coordinator.turn(0.01)
+        client.poll(0.01)
+    assert client.group.members == ("a",)
+    assert coordinator.journal.last() == client.group
+    client.close(finished=True)
+    coordinator.turn(0.1)
+    assert coordinator.ended
+
+
+def test_a_report_of_an_old_generation_is_noted_and_does_not_decide(coordinator, tmp_path):
+    test_members = {}
+    for name, generation in (("a", 0), ("old", 0)):
+        test_members[name] = client = Client(tmp_path, name)
+        client.report(
+            {"kind": "report", "generation": generation, "committed": 0, "ready": False, "suspects": [], "holds": False}
+        )
+        for _ in range(20):
+            coordinator.turn(0.005)
+    coordinator._registry.group = coordinator._registry.group.__class__(5, ("a",), 9)
+    stale = {"kind": "report", "generation": 4, "committed": 12, "ready": True, "suspects": ["a"], "holds": True}
+    test_members["old"].report(stale)
+    for _ in range(20):
+        coordinator.turn(0.005)
+    assert [line["what"] for line in coordinator.journal.incidents()].count("fenced") == 1
+    assert coordinator._registry.group.generation == 5
+    for client in test_members.values():
+        client._drop()
+
+
+def test_the_token_is_readable_by_the_user_only(coordinator, tmp_path):
+    assert os.stat(tmp_path / "token").st_mode & 0o077 == 0
+
+
+def test_bytes_become_messages_however_they_are_cut():
+    text = encode({"kind": "a", "n": 1}) + encode({"kind": "b"})
+    for size in (1, 3, 7, len(text)):
+        inbox, messages = Inbox(), []
+        for start in range(0, len(text), size):
+            messages += inbox.feed(text[start : start + size])
+        assert [message["kind"] for message in messages] == ["a", "b"]
+
+
+@pytest.mark.parametrize("body", [b"[]", b"{}", b"nonsense", b'{"kind": 3}', b"[" * 30000])
+def test_a_frame_that_is_no_message_is_refused(body):
+    with pytest.raises(BrokenFrame):
+        Inbox().feed(len(body).to_bytes(4, "little") + body)
+
+
+@pytest.mark.parametrize("text", ["", "host", "host:", ":80", "host:99999", "host:x"])
+def test_a_wrong_address_is_refused(text):
+    with pytest.raises(WrongCommand, match="address"):
+        parse_address(text)

@@ -1,0 +1,49 @@
+"""Elastic jobs of real processes under SIGKILL and SIGSTOP, judged by four oracles (crew.py)."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.multi
+
+SCENARIOS = ("undisturbed", "after the result", "fast, after the vote", "down and up", "coordinator killed", "stopped")
+
+
+@pytest.fixture(scope="module")
+def results():
+    """Run all scenarios in one process that has imported torch once."""
+    environ = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "tests.elastic.crew", *SCENARIOS, "careless"]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=900, check=True)
+    return {line["scenario"]: line for line in map(json.loads, done.stdout.splitlines())}
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_every_sample_counts_once_and_all_members_agree(results, scenario):
+    result = results[scenario]
+    assert result.get("ledger"), result
+    assert result["counts"], result
+    assert result["replicas"], result
+    assert set(result["codes"]) == {0}, result
+    assert len(result["hash"]) == 1, result
+
+
+@pytest.mark.parametrize("scenario", [name for name in SCENARIOS if not name.startswith("fast")])
+def test_the_result_does_not_depend_on_the_members(results, scenario):
+    assert results[scenario]["hash"] == results["undisturbed"]["hash"]
+
+
+def test_a_frozen_worker_that_wakes_up_is_fenced_and_comes_back(results):
+    assert results["stopped"]["fenced"] == 1
+    assert results["stopped"]["generations"] >= 3
+
+
+def test_newcomers_join_while_training_goes_on(results):
+    assert results["down and up"]["generations"] >= 3
+
+
+def test_the_oracles_notice_a_step_that_is_applied_without_a_verdict(results):
+    assert not results["careless"]["counts"]

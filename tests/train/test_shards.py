@@ -1,0 +1,45 @@
+"""Sums over virtual shards: the same bits for any number of members in deterministic mode."""
+
+import pytest
+import torch
+
+from paceline.comm.thread import run_ranks
+from paceline.elastic.protocol import shares_of
+from paceline.train.shards import ShardExchange, ShardSum
+
+SHARDS, NUMEL = 8, 40_000
+
+
+def vectors():
+    dice = torch.Generator().manual_seed(3)
+    return [torch.randn(NUMEL, generator=dice) * 10.0**k for k in range(-4, 4)]
+
+
+def total(members, deterministic):
+    def work(comm):
+        exchange = ShardExchange(comm, NUMEL, torch.float32, SHARDS, deterministic=deterministic)
+        mine = shares_of(SHARDS, comm.size)[comm.rank]
+        for _ in range(2):  # memory is used again in the next step
+            own = ShardSum(mine, deterministic=deterministic)
+            for shard in mine:
+                own.add(vectors()[shard])
+            exchange.sum(own.rows, "a step")
+        result = exchange.total()
+        comm.barrier()
+        exchange.close()
+        return result
+
+    results = run_ranks(members, work)
+    assert all(torch.equal(result, results[0]) for result in results)
+    return results[0]
+
+
+@pytest.mark.parametrize("members", range(2, 9))
+def test_bits_do_not_depend_on_the_members(members):
+    assert torch.equal(total(members, True), total(1, True))
+
+
+def test_bits_depend_on_the_members_in_fast_mode():
+    """The control: added in rank order, sums of other groups differ in their last bits."""
+    assert not all(torch.equal(total(members, False), total(1, False)) for members in (3, 5, 7))
+    torch.testing.assert_close(total(3, False), torch.stack(vectors()).double().sum(0).float(), rtol=1e-4, atol=1e-2)
