@@ -99,11 +99,13 @@ class Compressor(Protocol):
     """Tensor to smaller payload and back. The meaning of each trait is in strategy/compressors/traits.py."""
 
     name: ClassVar[str]
-    biased: ClassVar[bool]
     contractive: ClassVar[bool]
     shrinks: ClassVar[bool]
     remembers: ClassVar[bool]
     takes_momentum: ClassVar[bool]
+
+    @property
+    def biased(self) -> bool: ...
 
     @property
     def loss(self) -> str: ...

@@ -19,6 +19,7 @@ BESIDE: dict[str, dict[str, str]] = {
     "server": {"exchange": "ps(servers=1, colocated=false)"},
     "exact_diffusion": {"exchange": "neighbor(ring)"},
     "push_sum": {"exchange": "neighbor(ring)"},
+    "push_diging": {"exchange": "neighbor(ring)"},
     "neighbor": {"rule": "atc"},
     "window": {"rule": "atc"},
 }

@@ -22,6 +22,7 @@ LOCAL = {
     "exact_diffusion": "neighbor(ring)",
     "gradient_tracking": "neighbor(ring)",
     "push_sum": "neighbor(ring)",
+    "push_diging": "neighbor(ring)",
     "diloco(every=2)": "allreduce",
 }
 

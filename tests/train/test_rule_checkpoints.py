@@ -22,6 +22,7 @@ RULES = {
     "exact_diffusion": "neighbor(ring)",
     "gradient_tracking": "neighbor(ring)",
     "push_sum": "neighbor(star)",
+    "push_diging": "neighbor(star)",
     "diloco(every=2)": "allreduce",
 }
 UNBIASED = ["exact_diffusion", "gradient_tracking"]

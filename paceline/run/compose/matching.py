@@ -242,7 +242,7 @@ def sound_weights(axes: Axes, cluster: Cluster) -> Iterator[PacelineError]:
         yield WrongCommand(
             f"rule {axes.rule} on topology {axes.topology}",
             why="columns of its weights do not sum to one, so it would converge to a wrong mean",
-            remedy="--rule push_sum, or the default weights",
+            remedy="--rule push_sum or push_diging, or the default weights",
         )
 
 

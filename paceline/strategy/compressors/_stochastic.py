@@ -28,10 +28,13 @@ def stochastic_bytes(numel: int, levels: int, bucket: int) -> int:
 
 
 class Stochastic(Gathered):
-    """`norm` is "l2" or "max"; `factor` multiplies what is decoded."""
+    """`norm` is "l2" or "max"; `factor` multiplies what is decoded; `clip` limits numbers."""
 
-    def __init__(self, size: int, dice: Dice, levels: int, bucket: int, norm: str, factor: float) -> None:
+    def __init__(
+        self, size: int, dice: Dice, levels: int, bucket: int, norm: str, factor: float, clip: float = 0.0
+    ) -> None:
         super().__init__(size)
+        self._clip = clip
         self._dice, self._levels, self._bucket, self._norm = dice, levels, bucket, norm
         self._width = width_of(levels)
         signed = np.concatenate([np.arange(1 << (self._width - 1)), -np.arange(1 << (self._width - 1))])
@@ -43,6 +46,7 @@ class Stochastic(Gathered):
         noise = np.empty(max(BLOCK, self._bucket), dtype=np.float32)
         for part in blocks(x.size, self._bucket):
             rows = self._rows(x[part])
+            rows = self._clipped(rows, part.stop - part.start) if self._clip else rows
             size = self._sizes(rows)
             first = part.start // self._bucket
             sizes[first : first + size.size] = size
@@ -72,6 +76,14 @@ class Stochastic(Gathered):
         """One row per bucket; the last is filled up with zeros."""
         fill = -x.size % self._bucket
         return (np.pad(x, (0, fill)) if fill else x).reshape(-1, self._bucket)
+
+    def _clipped(self, rows: Array, count: int) -> Array:
+        """Clip each bucket to `clip` times the root mean square of its own numbers, without the zeros that fill it."""
+        counts = np.full(len(rows), self._bucket)
+        counts[-1] -= rows.size - count
+        spread = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64) / counts)
+        limit = (self._clip * spread).astype(np.float32)[:, None]
+        return np.clip(rows, -limit, limit)
 
     def _sizes(self, rows: Array) -> Array:
         if self._norm == "max":

@@ -2,6 +2,9 @@
 
     omega = (sqrt(bucket) - 1) / 2
 
+With `clip`, numbers are first clipped to `clip` times the root mean square of their bucket (2.5 in the paper, of the
+standard deviation), which makes the largest magnitude and so the noise smaller; the mean is then no longer exact.
+
 W. Wen et al., "TernGrad: Ternary Gradients to Reduce Communication in Distributed Deep Learning", NeurIPS 2017,
 which takes one magnitude per layer; buckets vary less.
 """
@@ -25,14 +28,19 @@ from paceline.types import Chunk, Layout
 class TernGrad(Lossy):
     bucket: int = 2048
     seed: int = 0
+    clip: float = 0.0  # times the root mean square; 0 does not clip
 
     name: ClassVar[str] = "terngrad"
-    biased: ClassVar[bool] = False
     contractive: ClassVar[bool] = False
     shrinks: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_least(self, "bucket", 1)
+        check_least(self, "clip", 0)
+
+    @property
+    def biased(self) -> bool:
+        return self.clip > 0
 
     @property
     def omega(self) -> float:
@@ -43,4 +51,4 @@ class TernGrad(Lossy):
 
     def operator(self, layout: Layout, comm: Comm, shared: bool, shrunk: bool) -> Stochastic:
         factor = 1 / (1 + self.omega) if shrunk else 1.0
-        return Stochastic(comm.size, Dice(self.seed, comm.rank), 1, self.bucket, "max", factor)
+        return Stochastic(comm.size, Dice(self.seed, comm.rank), 1, self.bucket, "max", factor, self.clip)

@@ -15,18 +15,21 @@ if TYPE_CHECKING:
 
 class CompressorTraits(Member):
     """
-    biased           the mean of what is sent is not the mean of what was to be sent
     contractive      |u - C(u)| is smaller than |u|: what feedback keeps stays bounded
     shrinks          not contractive as it stands, but has a contractive form, which feedback uses
     remembers        keeps what it does not send by itself
     takes_momentum   applies momentum itself, so that the optimizer must have none
     """
 
-    biased: ClassVar[bool] = True
     contractive: ClassVar[bool] = True
     shrinks: ClassVar[bool] = False
     remembers: ClassVar[bool] = False
     takes_momentum: ClassVar[bool] = False
+
+    @property
+    def biased(self) -> bool:
+        """Whether the mean of what is sent is not the mean of what was to be sent."""
+        return True
 
     @property
     def loss(self) -> str:

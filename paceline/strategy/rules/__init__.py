@@ -12,6 +12,7 @@ MENU = Menu(
         "exact_diffusion": ".exact_diffusion:ExactDiffusion",
         "gradient_tracking": ".gradient_tracking:GradientTracking",
         "push_sum": ".push_sum:PushSum",
+        "push_diging": ".push_diging:PushDiging",
         "diloco": ".diloco:Diloco",
     },
     aliases={"dgd": "awc"},

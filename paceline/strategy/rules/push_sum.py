@@ -42,9 +42,9 @@ class PushSumDuty(LocalDuty):
     Arenas (one per dtype) travel by themselves; over windows they may do so at different speeds.
     """
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, lane: Lane = MASS) -> None:
         super().__init__(context)
-        self._lane = self.carry(MASS)
+        self._lane = self.carry(lane)
         self.masses = [1.0] * len(self._lane.engine.arenas)
 
     @property
@@ -66,9 +66,13 @@ class PushSumDuty(LocalDuty):
         changes = [new - old for new, old in zip(self.values(), before, strict=True)]
         for change, old, mass in zip(changes, before, self._mass_of_each(), strict=True):
             change.add_(old, alpha=mass)
+        self.send_mass(changes)
+
+    def send_mass(self, x: list[Tensor]) -> None:
+        """Send these masses of the parameters, and the mass of one beside them."""
         for arena, mass in zip(self._lane.engine.arenas, self.masses, strict=True):
             arena.tail.fill_(mass)
-        self._lane.send(self.steps, changes)
+        self._lane.send(self.steps, x)
 
     def wait(self) -> None:
         self._lane.wait()
@@ -83,10 +87,18 @@ class PushSumDuty(LocalDuty):
         return {**self.own_state(), "masses": list(self.masses)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Where masses start afresh, so does everything that lies unread in buffers."""
+        self.restore_masses(state)
+
+    def restore_masses(self, state: Mapping[str, Any]) -> bool:
+        """Take over the masses of a state that all ranks saved themselves; return whether it is such a state.
+
+        Where masses start afresh, so does everything that lies unread in buffers.
+        """
         self.steps = state["steps"]
-        if self.all_own(state):
+        own = self.all_own(state)
+        if own:
             self.masses = list(state["masses"])
         else:
             self.masses = [1.0] * len(self.masses)
             self._lane.engine.channel.restore({})
+        return own
