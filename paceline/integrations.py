@@ -15,6 +15,8 @@ from paceline.api.ddp_hook import comm_hook as make_hook
 from paceline.api.join import Worker, current, join, wrap
 from paceline.errors import MissingPackage, WrongCommand
 
+__all__ = ["TrainerCallback", "lightning_callback"]
+
 try:
     from transformers import TrainerCallback as _TransformersCallback
 except ImportError:  # the class can be made without it, and says what is missing

@@ -265,7 +265,7 @@ def open_default_group(where: Position, comm: Any, deadline: float, cuda: bool) 
 
     if dist.is_initialized():
         return None
-    store = getattr(comm, "store", None) or TurnStore(MemoryStore(), 0)
+    store = comm.store or TurnStore(MemoryStore(), 0)  # a process alone has met nobody in a store
     dist.init_process_group(
         "nccl" if cuda else "gloo",
         store=_torch_store(replace(where, turn=store.turn), deadline, store),

@@ -131,6 +131,8 @@ class ThreadSpace(SharedSpace):
 class ThreadComm(Lockstep):
     """One rank of a group of threads."""
 
+    store: None = None  # threads meet in their group, without a store
+
     def __init__(self, rank: int, group: ThreadGroup, deadline: float = 60.0) -> None:
         super().__init__(ThreadSpace(rank, group, deadline), tuple(range(group.size)))
 

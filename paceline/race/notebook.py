@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
 
+from pydantic import ValidationError
+
 from paceline.errors import MissingPackage, WrongCommand
 from paceline.files.redact import redact
 from paceline.measure.record.record import Record
@@ -78,10 +80,9 @@ def race(
 
 def _first(problem: ValueError) -> str:
     """Return the first problem of a validation in one line."""
-    errors = getattr(problem, "errors", None)
-    if errors is None:
+    if not isinstance(problem, ValidationError):
         return str(problem)
-    first = errors()[0]
+    first = problem.errors()[0]
     return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
 
 

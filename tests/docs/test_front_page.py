@@ -16,7 +16,7 @@ def test_the_block_has_a_line_per_contender_and_the_verdict():
     lines = front_page.block(records)
     assert lines[0] == "mobilenet_v2, batch 64 per worker, 2 workers, 5 fresh starts of each"
     assert [line.split()[0] for line in lines[1:4]] == ["limit", "allreduce", "ddp"]
-    assert lines[4].startswith("allreduce is ")
+    assert lines[4].startswith("allreduce wins on 2 workers: ")
     assert front_page.has_winner(records)
     assert max(map(len, lines)) <= 100
 

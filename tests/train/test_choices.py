@@ -78,7 +78,7 @@ def test_a_profile_of_the_launcher_wins(launched, tmp_path):
 def test_comm_deadline_and_nodes_of_the_launcher_win(choices, arguments, reached, launched, monkeypatch):
     asked = []
 
-    def connect(where, choice, deadline, cuda):
+    def connect(where, choice, deadline, cuda, buffer):
         asked.append((choice, deadline))
         return ThreadComm(where.rank, ThreadGroup(where.size))
 

@@ -41,6 +41,7 @@ class Station:
         self.rank, self.size, self.deadline, self.generation, self.settings = rank, size, deadline, generation, settings
         self.home = Home(rank)
         self._waiting: dict[Purpose, socket.socket] = {}
+        self.gate: Gate | None = None
         self.closed, self.meshes = False, list[Any]()  # all groups of this generation
         self.parted: set[int] = set()  # ranks that have said goodbye
         self._token = token if token is not None else _agreed_token(rank, store, deadline, name)
@@ -94,7 +95,7 @@ class Station:
             return
         self.closed = True
         with self.pump.state:
-            if hasattr(self, "gate"):
+            if self.gate is not None:
                 self.gate.close()
             for connection in self._waiting.values():
                 connection.close()
