@@ -205,8 +205,8 @@ def _graded(run: Run, block: int, seen: dict[str, Any] | None, rank: int, second
     epoch = block + 1 if run.epochs else 0
     if rank == 0:
         when = f" after epoch {epoch}" if epoch else ""
-        top5 = f" (top-5 {seen['top5']:.4f})" if "top5" in seen else ""
-        print(f"accuracy{when}: {seen['value']:.4f}{top5} of {seen['samples']}, loss {seen['loss']:.4f}", flush=True)
+        top5 = f", top-5 {seen['top5']:.4f}" if "top5" in seen else ""
+        print(f"accuracy{when}: {seen['value']:.4f} of {seen['samples']}{top5}, loss {seen['loss']:.4f}", flush=True)
     grade: Grade = {"epoch": epoch, "value": seen["value"], "loss": seen["loss"], "samples": seen["samples"]}
     if "top5" in seen:
         grade["top5"] = seen["top5"]
