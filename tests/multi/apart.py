@@ -1,4 +1,4 @@
-"""Two ranks that make different calls: see test_apart.py. A result that is printed is a wrong one."""
+"""Two ranks that make different calls: see test_apart.py. A result is a wrong one, but for `models`."""
 
 import sys
 
@@ -30,14 +30,18 @@ def backward_of(model, factor):
 
 
 def two_models():
-    """Models of equal length, updated in another order on one rank."""
+    """Models of equal length, with their backward passes in another order on one rank."""
     models = torch.nn.Linear(3, 4), torch.nn.Linear(7, 2)
     paces = [paceline.wrap(model, torch.optim.SGD(model.parameters(), 1.0)) for model in models]
-    for model, factor in zip(models, (1.0, 100.0), strict=True):
+    passes = list(zip(models, (1.0, 100.0), strict=True))
+    before = [parameter.detach().clone() for model in models for parameter in model.parameters()]
+    for model, factor in reversed(passes) if other else passes:
         backward_of(model, factor)
     for pace in reversed(paces) if other else paces:
         pace.step()
-    return "trained"
+    after = [parameter.detach() for model in models for parameter in model.parameters()]
+    moved = [(old - new).mean().item() for old, new in zip(before, after, strict=True)]
+    return [round(value, 3) for value in moved]
 
 
 def wrapped_in_another_order():

@@ -41,20 +41,16 @@ class Handover:
         self._copies: list[Tensor] = []
         self._copy_views: list[Tensor] = []
 
-    def set_aside(self, arrived: Tensor | None = None) -> bool:
-        """Take the means of earlier backwards out of p.grad, and say whether there were any.
-
-        Autograd has already added to `arrived`, which keeps what it has.
-        """
+    def set_aside(self) -> None:
+        """Take the means of earlier backwards out of p.grad."""
         if not self.holds_means:
-            return False
+            return
         self.holds_means = False
         for slot, parameter in enumerate(self._parameters):
-            if parameter.grad is not None and parameter is not arrived:
+            if parameter.grad is not None:
                 self._bases[slot] = self._in_own_memory(parameter.grad.detach())
                 parameter.grad = None
         self._copying = self._copying or bool(self._bases)
-        return bool(self._bases)
 
     def give(self, moved: Sequence[bool]) -> None:
         """Set p.grad to the mean, added to what was set aside; leave it None where no rank had a gradient."""

@@ -75,9 +75,9 @@ class GradDuty:
         self.exchanged = False  # p.grad is the mean of this step
         self._finite = True
         self._spent = Spent()
-        self._hooks: list[Any] = []
-        if context.accumulate > 1 or context.loss_scale is not None:
-            self._watch_accumulation()  # shares of what was exchanged before would not add up to it
+        # Before autograd adds to it, p.grad is set aside: ranks may reach different parameters first.
+        trained = [parameter for parameter in self._parameters if parameter.requires_grad]
+        self._hooks = [parameter.register_hook(self._before) for parameter in trained]
         self.steps = 0
         self.release()
 
@@ -87,15 +87,8 @@ class GradDuty:
         self._slots = {id(parameter): slot for slot, parameter in enumerate(self._parameters)}
         self._hand.number(self._parameters)
 
-    def _watch_accumulation(self) -> None:
-        """From now on, notice a backward before its first gradient is added to what p.grad holds.
-
-        It costs a hook per gradient, so loops that clear gradients before backward do without.
-        """
-        if not self._hooks:
-            self._hooks = [parameter.register_hook(self._before) for parameter in self._parameters]
-
     def _before(self, fresh: Tensor) -> None:
+        """Notice a backward before its first gradient is added to what p.grad holds."""
         if not self._opened:
             self._hand.set_aside()
 
@@ -104,7 +97,7 @@ class GradDuty:
         self._ended = self._opened = self.exchanged = False
         self._finite = True
 
-    def _open_exchange(self, arrived: Tensor | None = None) -> None:
+    def _open_exchange(self) -> None:
         """A backward has its first gradient, or a step none."""
         if self._ended:
             self.engine.begin(self.steps)
@@ -112,13 +105,12 @@ class GradDuty:
         self._opened, self.exchanged = True, False
         scale = 1.0 if self.context.loss_scale is None else self.context.loss_scale.value
         self.factor = self.context.factor() / scale  # one number for the whole exchange
-        if self._hand.set_aside(arrived):
-            self._watch_accumulation()
+        self._hand.set_aside()
 
     def on_held(self, parameter: Tensor) -> None:
         """The gradient of a parameter leaves at the end of backward; what came before it is set aside now."""
         if not self._opened:
-            self._open_exchange(parameter)
+            self._open_exchange()
 
     def on_local(self, parameter: Tensor) -> None:
         """A gradient stays on this rank; p.grad is no mean any more, and leaves with the next exchange."""
@@ -127,7 +119,7 @@ class GradDuty:
     def on_grad(self, parameter: Tensor) -> None:
         """The gradient of a parameter is complete: it moves into the arena, scaled on the way."""
         if not self._opened:
-            self._open_exchange(parameter)
+            self._open_exchange()
         slot, fresh = self._slots[id(parameter)], parameter.grad
         if slot in self.engine.arrived:
             raise self._twice(slot)

@@ -205,7 +205,7 @@ def test_a_run_in_a_lab_says_so_in_its_record(tmp_path):
     done = paceline("run", *words, "--batch-size", "4", "--warmup", "1", "--json", str(path))
     assert done.returncode == 0, done.stdout + done.stderr
     record = json.loads(path.read_text())
-    assert record["comm"] == "gloo"
+    assert record["comm"] == "node"
     assert record["network"]["requested"] == {"lab": "lab(hosts=2, bandwidth=200mbit)", "hosts": 2, "bandwidth": 25e6}
     assert len(record["network"]["goodput"]) == 2
     assert "--lab 'lab(hosts=2, bandwidth=200mbit)'" in record["text"]
