@@ -125,7 +125,7 @@ def _expected(trial: Trial, scene: Scene) -> tuple[tuple[int, ...], list[str]]:
     if trial.target == "launcher":
         words = {signal.SIGINT: "interrupted", signal.SIGTERM: "stopped by SIGTERM"}
         return (-deadly, *([128 + deadly] if deadly in words else [])), [words.get(deadly, "")]
-    whom = f"rank {trial.rank} (pid" if trial.target == "worker" else "server 0 (pid"
+    whom = f"error: rank {trial.rank} (" if trial.target == "worker" else "error: server 0 ("  # then host or pid
     if whom not in scene.output:
         return (1,), [whom]
     return (1,), [deadly.name, "KeyboardInterrupt"] if deadly == signal.SIGINT else [deadly.name]

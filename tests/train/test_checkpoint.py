@@ -58,7 +58,12 @@ def trained(run, stop=None):
             training.feed.close()
         return flat(training.workload.model), training.losses, found
 
-    return run_ranks(run.workers, work)
+    try:
+        return run_ranks(run.workers, work)
+    except CallMismatch:
+        if stop is None:
+            raise
+        return [None] * run.workers  # with a schedule that crosses the step, rank 0 was one call ahead when it stopped
 
 
 @pytest.mark.parametrize(
