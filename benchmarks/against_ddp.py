@@ -59,7 +59,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", help="only models whose name contains this")
     parser.add_argument("--starts", type=int, default=5, help="fresh starts of each case")
-    parser.add_argument("--quick", action="store_true", help="three starts; figures, not evidence")
+    parser.add_argument("--quick", action="store_true", help="three starts with batch 8; figures, not evidence")
     parser.add_argument("--no-memory", action="store_true")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -70,7 +70,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             result = paceline.race(
                 model=model,
-                batch_size=batch,
+                batch_size=8 if options.quick else batch,
                 rounds=3 if options.quick else options.starts,
                 settings={**settings, "threads": 1},
                 runs=folder,
