@@ -35,7 +35,7 @@ class Network:
 
     def __init__(self):
         self.log, self._me = defaultdict(list), threading.local()
-        self._ways = defaultdict(queue.Queue)
+        self._ways, self._lock = defaultdict(queue.Queue), threading.Lock()
 
     def enter(self, rank):
         self._me.rank = rank
@@ -60,10 +60,14 @@ class Network:
         return [Done(*(self._receive(op.part, op.peer) for op in ops if op.verb == "irecv"))]
 
     def _send(self, part, peer, tag=0):
-        self._ways[self._me.rank, peer, tag].put(part.clone())
+        self._way(self._me.rank, peer, tag).put(part.clone())
+
+    def _way(self, *ends):
+        with self._lock:  # both ends may be the first to look
+            return self._ways[ends]
 
     def _receive(self, part, peer, tag=0):
-        way = self._ways[peer, self._me.rank, tag]
+        way = self._way(peer, self._me.rank, tag)
         return lambda: part.copy_(way.get(timeout=10))
 
 
