@@ -1,4 +1,4 @@
-"""A model of the user is built once before any worker starts, so that its mistakes are told once and early."""
+"""Build a model of the user once before any worker starts, so that its mistakes are reported once and early."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """torch's GradScaler, where ranks have gradients of their own: they agree on an overflow before anyone skips.
 
-With rule grad all ranks see the same mean, so GradScaler decides alike without help. Otherwise it is told that the
+With rule grad all ranks see the same mean, so GradScaler decides alike without help. Otherwise we announce that the
 optimizer handles scales itself, as fused optimizers do. It then calls step() in any case, with two attributes:
 
     found_inf    whether gradients of this rank overflowed

@@ -23,7 +23,7 @@ from paceline.race.results.ranking import ranked
 from paceline.race.results.standing import CHANGES, KINDS, MARGIN, SAME, Standing
 from paceline.race.results.wording import Workers, bracket, listed, times
 
-LONG = 60.0  # minutes; nobody is told to wait longer
+LONG = 60.0  # minutes; a longer wait is not proposed
 
 
 End = Literal["wins", "level", "open", "few", "alone", "none"]
