@@ -362,7 +362,9 @@ def _reference(run: Run, launched: Mapping[str, Any], model: Any, optimizer: Any
     from paceline.train.references.ddp import OwnLoopDdp
     from paceline.train.references.limit import Limit
 
-    return {"ddp": OwnLoopDdp, "limit": Limit}[str(run.strategy)](model, optimizer, **settings)
+    reference = {"ddp": OwnLoopDdp, "limit": Limit}[str(run.strategy)](model, optimizer, **settings)
+    reference.take_over()
+    return reference
 
 
 def _watched(pace: Any, worker: Worker) -> Any:

@@ -166,3 +166,27 @@ def test_ranks_of_limit_meet_once_per_update_and_ddp_meets_by_itself(kind, meeti
     monkeypatch.setattr(ThreadComm, "barrier", lambda comm: met.append(comm.rank))
     stepped(kind, accumulate=2)
     assert met == [0] * meetings
+
+
+def test_a_step_of_the_optimizer_is_a_step_of_the_reference(reference):
+    """As with a strategy, so that a script that calls optimizer.step() can be raced."""
+
+    def work(comm):
+        model, noted = mlp(), []
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        pace = reference(model, optimizer, comm=comm, device=CpuDevice())
+        pace.on_step = lambda: noted.append(pace.steps)
+        pace.take_over()
+        for x, y in batches(steps=4):
+            optimizer.zero_grad()
+            with pace.no_sync():
+                pass
+            loss_of(model, x, y).backward()
+            optimizer.step()
+        pace.close()
+        optimizer.step()  # the optimizer's own again
+        return noted, flat(model)
+
+    noted, weights = run_ranks(1, work)[0]
+    assert noted == [1, 2, 3, 4]
+    assert torch.equal(weights, stepped(reference))

@@ -58,6 +58,10 @@ class Ddp(Limit):
         self._hold()
         return acted
 
+    def no_sync(self) -> contextlib.AbstractContextManager[None]:
+        """Let gradients of backwards inside the with-block add up; the next one exchanges the sum."""
+        return self.model.no_sync()  # type: ignore[operator]
+
     def meet(self) -> None:
         """DDP's all-reduce is the meeting."""
 
@@ -68,8 +72,9 @@ class Ddp(Limit):
         self.comm.all_sum(share, mean, "the loss").wait()
         return mean[0]
 
-    def close(self) -> Any:
+    def close(self) -> None:
         self._waiting.close()
+        super().close()
 
 
 class OwnLoopDdp(Ddp):

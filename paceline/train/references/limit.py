@@ -16,6 +16,7 @@ from paceline.engine.engine import Engine
 from paceline.train.checks import check_closure
 from paceline.train.evaluate import averaged_statistics
 from paceline.train.scaling import LossScale
+from paceline.train.takeover import Takeover
 from paceline.train.times import StepTimes, note_step
 from paceline.types import Noted
 
@@ -45,6 +46,27 @@ class Limit:
         self._finite: bool | None = None  # of gradients that are ready for the optimizer
         self.on_step: Callable[[], None] | None = None
         self._log: list[Noted] | None = None
+        self._takeover: Takeover | None = None
+
+    def take_over(self) -> None:
+        """Let optimizer.step() do what step() does, as wrap does with a strategy: for the loop of a user."""
+        self._takeover = Takeover(self.optimizer, self._optimizer_step)
+
+    def _optimizer_step(self, closure: Callable[[], Tensor] | None = None) -> None:
+        self.step(closure)
+
+    def _run_step(self, *arguments: Any) -> Any:
+        own = self.optimizer.step if self._takeover is None else self._takeover.run
+        return own(*arguments)
+
+    def no_sync(self) -> contextlib.AbstractContextManager[None]:
+        """Gradients of backwards inside the with-block add up on this rank, as they always do here."""
+        return contextlib.nullcontext()
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The groups of the optimizer, so that GradScaler can step a reference as well."""
+        return self.optimizer.param_groups
 
     def scaled(self, loss: Tensor) -> Tensor:
         return loss if self.loss_scale is None else loss * self.loss_scale.value
@@ -103,7 +125,7 @@ class Limit:
         if self.loss_scale is not None:
             self.loss_scale.record(finite)
         if finite:
-            self.optimizer.step()
+            self._run_step()
         self._forget()
 
     def _update_with(self, closure: Callable[[], Tensor]) -> None:
@@ -115,7 +137,7 @@ class Limit:
             self._prepare()
             return self.agreed(loss.detach())
 
-        self.optimizer.step(evaluate)
+        self._run_step(evaluate)
         self._forget()
 
     def agreed(self, loss: Tensor) -> Tensor:
@@ -142,4 +164,5 @@ class Limit:
         self._log = log
 
     def close(self) -> None:
-        pass
+        if self._takeover is not None:
+            self._takeover.end()
