@@ -84,4 +84,5 @@ def test_the_ddp_benchmark_gives_a_ratio_with_an_interval(tmp_path):
     done([sys.executable, "benchmarks/against_ddp.py", "--quick", "--only", "mobilenet_v2", "--json", out])
     (case,) = json.loads(out.read_text())["cases"]
     assert case["of_ddp"]["low"] < case["of_ddp"]["centre"] < case["of_ddp"]["high"]
-    assert case["memory"]["allreduce"] <= case["memory"]["ddp"] + 1.1 * 4 * 3.504872
+    # a source arena and half of the shared result, beside DDP's buckets; peaks of single starts vary by some MB
+    assert case["memory"]["allreduce"] <= case["memory"]["ddp"] + 1.6 * 4 * 3.504872
