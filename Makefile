@@ -43,7 +43,7 @@ KILLS ?= 120
 kills: $(READY) ## kill workers, servers and launchers at random moments, and look for what is left (20 minutes; root for labs)
 	$(BIN)/python -m tests.kills.campaign --kills $(KILLS) $(if $(SEED),--seed $(SEED))
 
-protocol: $(READY) ## 100,000 random schedules of faults through the elastic protocol, twice (15 minutes)
+protocol: $(READY) ## 100,000 random schedules of faults through the elastic protocol, twice (long: under an hour on a busy machine)
 	$(BIN)/python -m tests.elastic.test_protocol 100000
 
 check: $(READY) ## format, lint, types and layers

@@ -1,6 +1,6 @@
 """Make the race at the top of README.md: race on this machine, keep the records, write the result into its section.
 
-    python benchmarks/front_page.py                 about 25 minutes on two idle cores
+    python benchmarks/front_page.py                 twelve starts of each contender
     python benchmarks/front_page.py --quick         about two minutes; shows the block and changes nothing
     python benchmarks/front_page.py --from FOLDER   use the records of a race that was run before
 
