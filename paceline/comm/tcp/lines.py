@@ -85,7 +85,7 @@ class Connection:
     def on_readable(self) -> None:
         if not self._events & READ:  # paused, so this is an error of the socket
             number = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            self.end(os.strerror(number) if number else "closed the connection")
+            self.end(_lost(os.strerror(number)) if number else "closed the connection")
             return
         try:
             while not self.ended and self._read():
@@ -93,7 +93,7 @@ class Connection:
         except BlockingIOError:
             pass
         except OSError as problem:
-            self.end(problem.strerror or str(problem))
+            self.end(_lost(problem.strerror or str(problem)))
 
     def _read(self) -> bool:
         """Read once; return whether it may be worth another try."""
@@ -182,7 +182,7 @@ class Line(Connection):
             self._watch(write=True)
             return
         except OSError as problem:
-            self.end(problem.strerror or str(problem))
+            self.end(_lost(problem.strerror or str(problem)))
             return
         self._watch(write=False)
 
@@ -280,7 +280,7 @@ class Mailbox(Connection):
         except OSError as problem:
             self._dying = True
             self.on_readable()  # what the peer sent before it went
-            self.end(problem.strerror or str(problem))
+            self.end(_lost(problem.strerror or str(problem)))
             return
         self._watch(write=False)
 
@@ -296,3 +296,7 @@ class Mailbox(Connection):
             return False
         self._deliver(header, body)
         return True
+
+
+def _lost(error: str) -> str:
+    return f"lost the connection ({error})"

@@ -2,7 +2,7 @@
 
 Every pair has data lines and one control connection. Control messages never wait behind data:
 
-    BYE     this rank makes no more calls; with a flag, it has failed
+    BYE     this rank makes no more calls; the flag says whether it failed, the number for the loss of which peer
     ABORT   this rank gives the whole generation up
     ASK     my note of an operation; yours seems to be a different call
     NOTE    the answer: my note of that operation
@@ -28,6 +28,7 @@ from paceline.errors import CallMismatch, PacelineError, PeerLost
 
 BYE, ABORT, ASK, NOTE, WORD = 1, 2, 3, 4, 5
 _LENGTHS = {BYE: 0, ABORT: 0, ASK: NOTE_BYTES, NOTE: NOTE_BYTES, WORD: 8}
+HAS_FAILED, CAUSE_FAILED = 1, 2  # flags of a goodbye: this rank, or the peer that ended it, has failed
 ANSWER = 2.0  # seconds in which a rank explains a call that differs
 
 
@@ -43,6 +44,7 @@ class Mesh:
         self.problem: PacelineError | None = None
         self._parted: dict[int, int] = {}  # peers that make no more calls, and how many they made
         self._failed: set[int] = set()
+        self._causes: dict[int, int] = {}  # peers that left for the loss of another one, and that one
         self.words: dict[int, deque[int]] = {}
         self.posts: list[Mailbox] = []  # connections of windows
         station.meshes.append(self)
@@ -98,7 +100,10 @@ class Mesh:
         self.check()
         peer = operation.waits_for()
         if peer is not None and peer in self._parted:
-            raise self._left(peer, operation)
+            problem = self._left(peer, operation)
+            if peer in self._failed:
+                self.problem = self.problem or problem  # the goodbye of this rank names the cause
+            raise problem
         waited = time.monotonic() - began
         raise PeerLost(
             f"{'a rank' if peer is None else self.name(peer)} stopped answering in {operation} after {waited:.1f} s",
@@ -117,8 +122,11 @@ class Mesh:
         return never or any(line.ended for line in self.lines[peer])
 
     def _left(self, peer: int, operation: Operation) -> PacelineError:
-        made = self._parted[peer]
+        made, cause = self._parted[peer], self._causes.get(peer)
+        if cause is not None and cause not in self._failed:
+            return PeerLost(f"{self.name(cause)} was lost", why=f"{self.name(peer)} lost it", rank=cause)
         if peer in self._failed:
+            peer = peer if cause is None else cause
             return PeerLost(f"{self.name(peer)} failed during {operation}", rank=peer)
         if made <= operation.operation:
             time.sleep(PARTING)  # Ctrl-C that ended the other rank may be about to arrive here
@@ -160,6 +168,10 @@ class Mesh:
             self.station.parted.add(self.members[peer])
             if header.flag:
                 self._failed.add(peer)
+            if 0 < header.number <= self.size and header.number - 1 != self.rank:
+                self._causes[peer] = header.number - 1
+                if header.flag == CAUSE_FAILED:
+                    self._failed.add(header.number - 1)
         elif header.kind == ABORT:
             self._parted[peer] = self._number
             self.problem = self.problem or PeerLost(f"{self.name(peer)} gave up this generation", rank=peer)
@@ -201,8 +213,10 @@ class Mesh:
     def part(self, failure: str) -> None:
         """Say goodbye, and wait some seconds for the goodbyes of the others, so that no data is lost."""
         with self._pump.state:
+            lost = self.problem.rank if isinstance(self.problem, PeerLost) else None
+            flag = CAUSE_FAILED if lost in self._failed else HAS_FAILED if failure else 0
             for peer in self._control:
-                self.post(peer, BYE, flag=bool(failure), operation=self._number)
+                self.post(peer, BYE, flag=flag, number=0 if lost is None else lost + 1, operation=self._number)
         if not failure:
             self.wait_until(lambda: len(self._parted) == self.size - 1 or self.problem is not None, ENDING)
 
