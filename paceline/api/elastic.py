@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Iterator
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -20,6 +24,28 @@ from paceline.train.elastic_pace import ElasticPace
 from paceline.workload.order import Permuted
 
 
+class EndRequest:
+    """SIGTERM as a request to leave the job. A handler of the script's own stays; a second SIGTERM ends the process."""
+
+    def __init__(self) -> None:
+        self._open, self._act = False, lambda: None
+
+    def open(self, act: Callable[[], None]) -> None:
+        main = threading.current_thread() is threading.main_thread()
+        if main and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+            self._open, self._act = True, act
+            signal.signal(signal.SIGTERM, self._on_signal)
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self.close()
+        self._act()
+
+    def close(self) -> None:
+        if self._open and threading.current_thread() is threading.main_thread():
+            self._open = False
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 class ElasticWorker(Worker):
     """A member of an elastic job. Before it is in a group, rank and size are those it was started with."""
 
@@ -29,6 +55,7 @@ class ElasticWorker(Worker):
         self._folder, self._slot, self._start = folder, slot, start
         self._presence: ElasticPresence | None = None
         self._finished = False
+        self._requests = EndRequest()
         super().__init__(None, device)
 
     @property
@@ -64,7 +91,20 @@ class ElasticWorker(Worker):
             clip_norm=clip_norm,
         )
         self._paces.append(pace)  # type: ignore[arg-type]
+        self._requests.open(self._on_request)
         return pace
+
+    def _on_request(self) -> None:
+        """SIGTERM: finish the step and leave; outside a group there is no step to finish."""
+        presence = self._presence
+        assert presence is not None
+        presence.parting = True
+        words = "after this step" if presence.inside else "now"
+        print(
+            f"paceline: this worker was asked to end (SIGTERM); it leaves the job {words}", file=sys.stderr, flush=True
+        )
+        if not presence.inside:
+            raise SystemExit(0)
 
     def batches(  # type: ignore[override]
         self,
@@ -106,12 +146,14 @@ class ElasticWorker(Worker):
             self.dealt = (self.dealt[0] + 1, self.dealt[1] + len(ids))
             yield self.device.place(collate([dataset[index] for index in chosen]))
         self._finished = True
+        self._requests.close()
 
     def close(self, failure: str = "") -> None:
         """Leave the job. Does nothing in a forked child, because the parent is still in the job."""
         if self._open and os.getpid() == self._pid:
             self._open = False
             atexit.unregister(self.leave)
+            self._requests.close()
             if self._presence is not None:
                 self._presence.close(finished=self._finished and not failure)
 

@@ -49,6 +49,7 @@ class LocalJob:
         self._lock = threading.Lock()
         self._holder = 0
         self.restarts: Restarts | None = None  # of an elastic job; without it the first failure ends the job
+        self.on_gone: Callable[[int], None] = lambda rank: None  # a rank has ended and is not started again
         self._commands: dict[int, tuple[list[str], dict[str, str], str]] = {}
         self._past: list[WorkerProcess] = []  # workers that died and were replaced
         self._open = True
@@ -153,6 +154,8 @@ class LocalJob:
                 argv, environ, host = self._commands[worker.rank]
                 log.info("rank %d (pid %d) died; it is started again", worker.rank, worker.pid)
                 self.launch(worker.rank, argv, environ, host)
+            else:
+                self.on_gone(worker.rank)
         return any(worker.rank not in self.restarts.always for worker in self._workers)
 
     def _asked_to_stop(self) -> BaseException | None:
@@ -214,6 +217,8 @@ class LocalJob:
                     lines.read()
             if worker.pidfd in ready and worker.look():
                 self._ended[worker.rank] = time.monotonic()
+                if worker.status == 0:
+                    self.on_gone(worker.rank)
         self._output.pump()
         self._requests.clear()
 

@@ -27,6 +27,7 @@ class Client:
         self._tried = 0.0
         self.group: Group | None = None  # the last answer
         self.lost: set[str] = set()  # members of the current group that the coordinator has lost
+        self.waits_for = ""  # why there is no group yet, in the words of the coordinator
         self.change = False  # somebody waits who could be a member
 
     def _connected(self) -> bool:
@@ -40,6 +41,8 @@ class Client:
         except (OSError, ValueError):
             if (self._folder / FINISHED).exists() and self.group is None:
                 raise SystemExit(0) from None
+            if not self._folder.exists():
+                raise PeerLost(f"{self.member} has lost its job", why="the launcher of the job has ended") from None
             return False
         self._inbox = Inbox()
         self._send({"kind": "hello", "token": self._token, "member": self.member, "pid": os.getpid()})
@@ -100,6 +103,8 @@ class Client:
             )
             if self.group is None or group.generation > self.group.generation:
                 self.group, self.lost, self.change, self._report = group, set(), False, None
+        elif message["kind"] == "waiting":
+            self.waits_for = str(message["why"])
         elif message["kind"] == "end":
             raise SystemExit(0)  # the others have finished; there is nothing left to do for a newcomer
         elif self.group is not None and message.get("generation") == self.group.generation:
@@ -115,14 +120,15 @@ class Client:
             left = limit - time.monotonic()
             if left <= 0:
                 raise PeerLost(
-                    f"no coordinator has answered {self.member} for {seconds:.0f} s",
-                    remedy="look at its output; paceline run starts it again when it dies",
+                    f"{self.member} got no group within {seconds:.0f} s",
+                    why=self.waits_for or "no coordinator has answered",
+                    remedy="look at the output of the coordinator; paceline run starts it again when it dies",
                 )
             self.poll(min(0.2, left))
         return self.group
 
-    def close(self, *, finished: bool) -> None:
-        """Say goodbye; `finished` is whether all steps were made."""
+    def close(self, *, finished: bool, parting: bool = False) -> None:
+        """Say goodbye: `finished` if all steps were made, `parting` if this member was asked to go."""
         self._report = None
-        self.say({"kind": "bye", "finished": finished})
+        self.say({"kind": "bye", "finished": finished, "parting": parting})
         self._drop()

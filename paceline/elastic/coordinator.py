@@ -4,9 +4,11 @@ folder/address     where it listens; written anew after a restart
 folder/token       the job's token, readable by the user only
 folder/journal.db  what it must remember (journal.py)
 folder/finished    is there when all steps were made: nobody need come any more
+folder/absent-K    is there when rank K has ended and is not started again: the first group does not wait for it
 
 member -> coordinator    hello, report, steps, bye
-coordinator -> member    group (a generation), change (come back after this step), lost (a member of the group died)
+coordinator -> member    group (a generation), change (come back after this step), lost (a member of the group died),
+                         waiting (why there is no group yet), end (all steps were made)
 
 python -m paceline.elastic.coordinator FOLDER --start 4 --max 8
 """
@@ -18,13 +20,14 @@ import logging
 import os
 import selectors
 import socket
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from paceline.comm.peers import Peers
-from paceline.elastic.frames import FINISHED, BrokenFrame, Inbox, Message, encode, make_token, same
+from paceline.elastic.frames import ABSENT, FINISHED, BrokenFrame, Inbox, Message, encode, make_token, same
 from paceline.elastic.journal import Journal
 from paceline.elastic.protocol import Group, Registry, Report
 from paceline.errors import PacelineError
@@ -32,6 +35,7 @@ from paceline.errors import PacelineError
 GRACE = 2.0  # seconds after a restart in which members connect again
 LATE = 5.0  # seconds for the first message of a connection
 SOON = 0.01  # seconds between two looks at a process that may be about to end
+LONG = 10.0  # seconds without a group after which the reason is printed
 QUIET = 1.0  # seconds between two looks at what has no event of its own
 
 log = logging.getLogger("paceline.coordinator")
@@ -75,7 +79,9 @@ class Coordinator:
         self._peers = Peers()
         self._asked = False  # members were asked to come back
         self._doubtful: dict[str, int] = {}  # members without a connection whose process may still run
-        self.refused, self.ended = 0, False
+        self._expected = registry.start
+        self._lacking, self._since = "", clock()  # why there is no group, and since when
+        self.refused, self.ended, self.deserted = 0, False, False
         self._selector = selectors.DefaultSelector()
         self._door = socket.create_server((interface, 0), backlog=64)
         self._door.setblocking(False)
@@ -108,7 +114,31 @@ class Coordinator:
                 del self._doubtful[member]
                 if member not in self._links:
                     self._registry.lose(member, dead=True)
+        if self._registry.group is None:
+            self._count_absent()
         self._form()
+        self._explain(now)
+
+    def _count_absent(self) -> None:
+        """Begin without workers that ended before the first group and are not started again."""
+        absent = len(list(self._folder.glob(f"{ABSENT}-*")))
+        start = max(self._registry.minimum, self._expected - absent)
+        if start < self._registry.start:
+            self._registry.start = start
+            log.warning("%d of %d workers ended before the first group; it begins without them", absent, self._expected)
+        self.ended = self.ended or (absent >= self._expected and not self._links)
+
+    def _explain(self, now: float) -> None:
+        """Tell those who wait why there is no group; print it when it lasts."""
+        lacking = self._registry.lacking if self._registry.waiting else ""
+        if lacking != self._lacking:
+            self._lacking, self._since = lacking, now
+            for member in self._registry.waiting if lacking else ():
+                if member in self._links:
+                    self._links[member].send({"kind": "waiting", "why": lacking})
+        elif lacking and now - self._since > LONG:
+            self._since = now + 5 * LONG  # not every second
+            log.warning("%s", lacking)
 
     def close(self) -> None:
         for link in [*self._links.values(), *self._strangers]:
@@ -192,7 +222,7 @@ class Coordinator:
         elif message["kind"] == "incident":
             self._note(**{str(key): value for key, value in message.items() if key != "kind"})
         elif message["kind"] == "bye":
-            self._leave(link, bool(message.get("finished")))
+            self._leave(link, bool(message.get("finished")), parting=bool(message.get("parting")))
         else:
             raise BrokenFrame(f"a message of kind {message['kind']!r}")
 
@@ -225,8 +255,11 @@ class Coordinator:
         if known is not None and report.generation == known.generation:  # the others may still wait for it
             self._tell(known, {"kind": "lost", "member": link.member, "generation": known.generation})
 
-    def _leave(self, link: Link, finished: bool) -> None:
+    def _leave(self, link: Link, finished: bool, *, parting: bool) -> None:
         """A member is done, or leaves on request; nobody waits for it."""
+        group = self._registry.group
+        if parting and group is not None:
+            self._note(what="left", member=link.member, generation=group.generation)
         self._registry.finished = self._registry.finished or finished
         member = link.member
         self._forget(link)
@@ -238,6 +271,7 @@ class Coordinator:
                 if not report.holds:
                     self._links[name].send({"kind": "end"})
         self.ended = not self._links
+        self.deserted = self.ended and parting and not self._registry.finished
 
     def _form(self) -> None:
         group = self._registry.form()
@@ -286,6 +320,9 @@ def main(words: list[str] | None = None) -> None:
         coordinator.serve()
     finally:
         coordinator.close()
+    if coordinator.deserted:
+        log.error("all members left after %d steps, before training was complete", registry.watermark)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

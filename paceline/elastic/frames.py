@@ -18,6 +18,7 @@ from typing import Any
 from paceline.errors import PacelineError, WrongCommand
 
 FINISHED = "finished"  # the file that says that all steps were made
+ABSENT = "absent"  # absent-K: rank K has ended and is not started again
 LONGEST = 1 << 16  # bytes of one message
 _HEAD = 4
 

@@ -21,7 +21,7 @@ from paceline.elastic.protocol import COMMIT, LEAVE, SKIP, Group, shares_of, ver
 from paceline.errors import PacelineError, PeerLost
 from paceline.types import View
 
-OK, CHANGE = 1, 2  # bits of a vote: the result is sound; somebody waits who could be a member
+OK, CHANGE, PARTING = 1, 2, 4  # bits of a vote: the result is sound; somebody waits outside; this member goes
 LEAST_SILENCE = 2.0  # seconds without progress after which a member may be evicted
 FIRST_SILENCE = 60.0  # the same until enough steps were seen
 SEEN = 5  # commits before the time of a step is known
@@ -64,6 +64,7 @@ class ElasticPresence:
         self._comm: ShmComm | None = None
         self.committed, self.holds = 0, False
         self._inside = False  # in a generation that this member has not left
+        self.parting = self.gone = False  # this member leaves the job after the current step; has left it
         self._votes: Any = None
         self._work: Any = None
         self._suspects: set[str] = set()
@@ -89,7 +90,9 @@ class ElasticPresence:
     # entering -----------------------------------------------------------------------------------
 
     def begin(self) -> View:
-        """Be in a generation; wait for one if this member has left the last."""
+        """Be in a generation; wait for one if this member has left the last. Ends a process that has left the job."""
+        if self.gone:
+            raise SystemExit(0)
         while not self._inside:
             if self.group is self.client.group or self.client.group is None:
                 if self.group is None:
@@ -164,7 +167,7 @@ class ElasticPresence:
 
         comm = self.comm
         self.client.poll()
-        mine = torch.tensor([OK * ok + CHANGE * self.client.change])
+        mine = torch.tensor([OK * ok + CHANGE * self.client.change + PARTING * self.parting])
         self._votes = torch.zeros(comm.size, dtype=torch.int64)
         self._work = comm.all_gather(mine, self._votes, f"the votes on step {self.committed}")
         self._work.wait()
@@ -174,11 +177,11 @@ class ElasticPresence:
         return [bool(vote & OK) for vote in self._votes.tolist()]
 
     def settle(self, verdict: str) -> bool:
-        """After a verdict that all share: count the step, and leave in order if somebody wants to come in."""
+        """After a verdict that all share: count the step; return whether the group ends, as somebody comes or goes."""
         counts = verdict == COMMIT
         if counts:
             self.count()
-        changes = any(vote & CHANGE for vote in self._votes.tolist())
+        changes = any(vote & (CHANGE | PARTING) for vote in self._votes.tolist())
         self._votes = self._work = None
         return changes
 
@@ -210,6 +213,10 @@ class ElasticPresence:
             if counters.why_lost(rank) == "died":
                 self._suspects.add(name)
         counters.leave("left")
+        if self.parting:  # as if it died here, except that nobody has to find out
+            self.gone = True
+            self.client.close(finished=False, parting=True)
+            return False
         self._report(ready=ready)
         left = self.group.generation
         group = self.client.next_group(left, PATIENCE)
@@ -231,10 +238,12 @@ class ElasticPresence:
         )
 
     def close(self, *, finished: bool) -> None:
+        if self.gone:
+            return
         if self._comm is not None and self._inside:
             self._comm.close("ended")
         self._inside = False
-        self.client.close(finished=finished)
+        self.client.close(finished=finished, parting=self.parting)
 
 
 def member_name(slot: int) -> str:

@@ -156,6 +156,17 @@ class Registry:
             return []
         return [m for m in self.group.members if m not in self._gone and m not in self.waiting]
 
+    @property
+    def lacking(self) -> str:
+        """Why those who wait get no group yet."""
+        here = len(self.waiting)
+        if self.group is None:
+            return f"{here} of {self.start} workers are here; the first group waits for all of them"
+        if here < self.minimum:
+            return f"{here} members are here; a group needs at least {self.minimum}"
+        names = ", ".join(sorted(self._at_work()))
+        return f"members of generation {self.group.generation} have not left it yet: {names}" if names else ""
+
     def form(self) -> Group | None:
         """Form the next generation if everybody whom it must wait for is here; the caller journals it, then tells."""
         return self._first() if self.group is None else self._next(self.group)

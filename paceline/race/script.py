@@ -18,7 +18,7 @@ from paceline.cluster.environment import capture
 from paceline.cluster.job import LocalJob
 from paceline.cluster.job_folder import job_folder
 from paceline.cluster.restarts import DEFAULT, Restarts
-from paceline.elastic.frames import make_token
+from paceline.elastic.frames import ABSENT, make_token
 from paceline.elastic.launch import FOLDER, coordinator_command
 from paceline.errors import Refused, WrongCommand
 from paceline.measure.busy import Usage
@@ -100,6 +100,7 @@ def _coordinate(job: Any, run: Run, folder: Path, environ: Mapping[str, str], el
     if not isinstance(job, LocalJob):
         raise WrongCommand(f"--launcher {run.launcher} with membership {elastic}", remedy="--launcher local")
     job.restarts = Restarts(run.restart or DEFAULT, always=frozenset({run.workers}))
+    job.on_gone = lambda rank: (folder / f"{ABSENT}-{rank}").touch()
     command = coordinator_command(folder, start=run.workers, least=elastic.min, most=elastic.max)
     job.launch(run.workers, command, environ, host="coordinator")
 

@@ -26,7 +26,7 @@ from torch import nn
 
 import paceline
 from paceline.elastic.coordinator import main as coordinate
-from paceline.elastic.frames import make_token
+from paceline.elastic.frames import ABSENT, make_token
 from paceline.elastic.journal import Journal
 from paceline.elastic.launch import FOLDER
 from paceline.elastic.presence import ElasticPresence
@@ -153,6 +153,13 @@ class Crew:
                     if line["what"] == what:
                         found.append({**line, "member": path.stem})
         return found
+
+    def incidents(self):
+        journal = Journal(self.folder / "journal.db")
+        try:
+            return [line["what"] for line in journal.incidents()]
+        finally:
+            journal.close()
 
     def committed(self):
         return max((line["step"] + 1 for line in self.lines("commit")), default=0)
@@ -309,6 +316,68 @@ def stopped():
         crew.close()
 
 
+def left(stays=False):
+    """A worker is asked to end, finishes its step and goes. With `stays` it asks in every vote and never goes."""
+    leave = ElasticPresence.leave
+    if stays:
+        ElasticPresence.leave = _stay(leave)
+    crew = Crew(4, DETERMINISTIC, pause=0.02)
+    try:
+        crew.coordinate()
+        pids = [crew.add() for _ in range(4)]
+        crew.wait(lambda: crew.committed() >= 4)
+        crew.kill(pids[2], signal.SIGTERM)
+        codes = crew.finish()
+        shards = {(line["step"], line["generation"]) for line in crew.lines("shard")}
+        commits = {(line["step"], line["generation"]) for line in crew.lines("commit")}
+        return {**crew.judge(), "codes": codes, "abandoned": len(shards - commits), "what": crew.incidents()}
+    finally:
+        ElasticPresence.leave = leave
+        crew.close()
+
+
+def _stay(leave):
+    def stay(presence):
+        parting, presence.parting = presence.parting, False
+        counts = leave(presence)
+        presence.parting = parting
+        return counts
+
+    return stay
+
+
+def all_left():
+    """All workers are asked to end: the coordinator says that training is not complete."""
+    crew = Crew(2, DETERMINISTIC, pause=0.05)
+    try:
+        crew.coordinate()
+        pids = [crew.add() for _ in range(2)]
+        crew.wait(lambda: crew.committed() >= 2)
+        for pid in pids:
+            crew.kill(pid, signal.SIGTERM)
+        codes = crew.finish()
+        coordinator, crew.coordinator = os.waitstatus_to_exitcode(os.waitpid(crew.coordinator, 0)[1]), 0
+        return {"codes": codes, "coordinator": coordinator, "ended": len(crew.lines("end"))}
+    finally:
+        crew.close()
+
+
+def early(told=True):
+    """One of four workers dies before the first group. With `told`, the launcher says that nobody replaces it."""
+    crew = Crew(4, DETERMINISTIC)
+    try:
+        crew.coordinate()
+        pids = [crew.add() for _ in range(3)]
+        if told:
+            (crew.folder / f"{ABSENT}-3").touch()
+            codes = crew.finish()
+            return {**crew.judge(), "codes": codes}
+        time.sleep(2.5)
+        return {"committed": crew.committed(), "running": len(pids) - len(crew.reap())}
+    finally:
+        crew.close()
+
+
 def nemesis(seed=0, seconds=20.0, membership=DETERMINISTIC):
     """Kills and joins at random times, one to six workers."""
     dice, crew = random.Random(seed), Crew(4, membership, pause=0.02)
@@ -354,6 +423,11 @@ SCENARIOS = {
     "down and up": down_and_up,
     "coordinator killed": coordinator_killed,
     "stopped": stopped,
+    "left": left,
+    "never goes": lambda: left(stays=True),
+    "all left": all_left,
+    "early": early,
+    "early, nobody told": lambda: early(told=False),
     "nemesis": nemesis,
     "careless": careless,
 }

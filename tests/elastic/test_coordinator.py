@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import socket
 import time
 
@@ -11,7 +12,7 @@ from paceline.elastic.client import Client
 from paceline.elastic.coordinator import Coordinator
 from paceline.elastic.frames import LONGEST, BrokenFrame, Inbox, encode, parse_address
 from paceline.elastic.protocol import Registry
-from paceline.errors import WrongCommand
+from paceline.errors import PeerLost, WrongCommand
 
 
 @pytest.fixture
@@ -113,3 +114,28 @@ def test_a_frame_that_is_no_message_is_refused(body):
 def test_a_wrong_address_is_refused(text):
     with pytest.raises(WrongCommand, match="address"):
         parse_address(text)
+
+
+WAITING = {"kind": "report", "generation": 0, "committed": 0, "ready": False, "suspects": [], "holds": False}
+
+
+def test_a_member_without_a_group_says_what_it_waited_for(tmp_path):
+    made, client = Coordinator(tmp_path, Registry(start=3)), Client(tmp_path, "a")
+    client.report(WAITING)
+    limit = time.monotonic() + 30
+    while not client.waits_for and time.monotonic() < limit:
+        made.turn(0.01)
+        client.poll(0.01)
+    with pytest.raises(PeerLost, match="a got no group within 0 s: 1 of 3 workers are here; the first group waits"):
+        client.next_group(0, 0.0)
+    client._drop()
+    made.close()
+
+
+def test_a_member_of_a_job_whose_folder_is_gone_ends(tmp_path):
+    folder = tmp_path / "job"
+    Coordinator(folder, Registry(start=3)).close()
+    client = Client(folder, "a")
+    shutil.rmtree(folder)
+    with pytest.raises(PeerLost, match="the launcher of the job has ended"):
+        client.report(WAITING)

@@ -9,14 +9,25 @@ import pytest
 
 pytestmark = pytest.mark.multi
 
-SCENARIOS = ("undisturbed", "after the result", "fast, after the vote", "down and up", "coordinator killed", "stopped")
+SCENARIOS = (
+    "undisturbed",
+    "after the result",
+    "fast, after the vote",
+    "down and up",
+    "coordinator killed",
+    "stopped",
+    "left",
+    "early",
+)
+
+OTHERS = ("careless", "never goes", "all left", "early, nobody told")
 
 
 @pytest.fixture(scope="module")
 def results():
     """Run all scenarios in one process that has imported torch once."""
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "tests.elastic.crew", *SCENARIOS, "careless"]
+    command = [sys.executable, "-m", "tests.elastic.crew", *SCENARIOS, *OTHERS]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=900, check=True)
     return {line["scenario"]: line for line in map(json.loads, done.stdout.splitlines())}
 
@@ -47,3 +58,20 @@ def test_newcomers_join_while_training_goes_on(results):
 
 def test_the_oracles_notice_a_step_that_is_applied_without_a_verdict(results):
     assert not results["careless"]["counts"]
+
+
+def test_a_worker_that_is_asked_to_end_leaves_after_its_step_with_one_new_generation(results):
+    assert results["left"]["what"] == ["generation", "left", "generation"]
+    assert results["left"]["abandoned"] == 0
+
+
+def test_a_member_that_asks_in_every_vote_and_never_goes_makes_a_generation_per_step(results):
+    assert results["never goes"]["generations"] > 3
+
+
+def test_training_that_all_workers_left_is_a_failure(results):
+    assert results["all left"] == {**results["all left"], "codes": [0, 0], "coordinator": 1, "ended": 0}
+
+
+def test_the_first_group_waits_for_a_worker_that_may_still_come(results):
+    assert results["early, nobody told"] == {**results["early, nobody told"], "committed": 0, "running": 3}

@@ -118,6 +118,17 @@ def test_more_than_the_maximum_wait_outside():
     assert not registry.wants_change
 
 
+def test_those_who_wait_learn_why():
+    registry, _ = formed(Report("a"))
+    assert registry.lacking == "1 of 2 workers are here; the first group waits for all of them"
+    registry, _ = formed(Report("a"), Report("b"), minimum=2)
+    registry.arrive(Report("a", 1, 3, suspects=("b",), holds=True))
+    assert registry.form() is None
+    assert registry.lacking == "1 members are here; a group needs at least 2"
+    registry.arrive(Report("new"))
+    assert registry.lacking == "members of generation 1 have not left it yet: b"
+
+
 @pytest.mark.parametrize("members", range(1, 9))
 def test_shares_cover_all_shards_once_and_subtrees_cover_a_share(members):
     shares = shares_of(8, members)
