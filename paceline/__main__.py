@@ -1,4 +1,4 @@
-"""What `paceline` and `python -m paceline` start: Ctrl-C ends it with one line, also while modules are being loaded."""
+"""The entry point of `paceline` and `python -m paceline`. Ctrl-C ends it with one line, even during imports."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 
 
 def main() -> None:
-    """Carry out the command; Ctrl-C before and after that has nothing to take down."""
+    """Run the command. Before and after it, Ctrl-C exits at once, because no workers are running."""
     ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if ours:
         signal.signal(signal.SIGINT, _leave)  # an exception could get lost in the import of a module

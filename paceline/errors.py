@@ -2,10 +2,10 @@
 
     PacelineError
     ├── WrongCommand       the request cannot be carried out as written       exit code 2
-    │   ├── UnknownName        a word that is in no menu; carries the nearest one
+    │   ├── UnknownName        a word that is in no menu; holds the nearest known word
     │   ├── BadMember          a member with a wrong, missing or extra setting
     │   ├── Refused            a combination that is unsound; lists every reason
-    │   └── MissingPackage     an optional package is needed; carries the pip line
+    │   └── MissingPackage     an optional package is needed; names the pip command
     ├── WorkloadError      a model, loss or batch that cannot be trained
     │   └── NonFinite          a loss or gradient that is NaN or infinite, with rank and step
     ├── DamagedFile        a file whose bytes are not what its header promises, with the offset
@@ -13,7 +13,7 @@
     ├── PeerLost           another rank died, left or stopped answering
     ├── CallMismatch       ranks disagree about the sequence of collectives
     └── WorkerFailed       the launcher saw a worker end badly
-        └── TurnFailed         a start that contenders share; carries the one whose turn it was
+        └── TurnFailed         the same, where contenders share processes; names the one whose turn it was
     Stopped (SystemExit)   Ctrl-C, SIGTERM or SIGHUP; all workers ended   exit code 130, 143 or 129
 
 A message has three parts: what (in the user's own words), why, and what to try.
@@ -33,7 +33,7 @@ _MOST_LINES = 100  # problems listed in one message
 
 
 def short(text: str, most: int = SHORT) -> str:
-    """A text as a message repeats it: its beginning and its end where it is long."""
+    """Return a text for use in a message; of a long text, only the beginning and the end."""
     return text if len(text) <= most else f"{text[: most - 23]}...{text[-20:]}"
 
 
@@ -42,7 +42,7 @@ def _readable(text: str, most: int) -> str:
 
 
 class PacelineError(Exception):
-    """what, why and try, joined into one message; input that was not shortened by then is shortened here."""
+    """An error whose message joins what, why and what to try. Very long parts are shortened."""
 
     exit_code = 1
     longest: ClassVar[int] = 10_000  # characters of each part: the last lines of a worker may be among them
@@ -60,7 +60,7 @@ class WrongCommand(PacelineError):
 
 
 class UnknownName(WrongCommand):
-    """A word that no menu knows."""
+    """A word is not on the menu of its family."""
 
     def __init__(self, kind: str, name: str, menu: Iterable[str]) -> None:
         known = sorted(menu)
@@ -72,14 +72,14 @@ class UnknownName(WrongCommand):
 
 
 class BadMember(WrongCommand):
-    """A member written with settings that it does not take."""
+    """A member was written with settings that it does not accept."""
 
     def __init__(self, what: str, *, why: str = "", remedy: str = "") -> None:
         super().__init__(short(what, 2 * SHORT), why=why, remedy=remedy)
 
 
 class Refused(WrongCommand):
-    """A combination that run/compose/run/compose/ does not let through."""
+    """The chosen members cannot be combined. paceline/run/compose/ decides this and lists every reason."""
 
     longest: ClassVar[int] = 2_000 * (_MOST_LINES + 1)
 
@@ -91,7 +91,7 @@ class Refused(WrongCommand):
 
 
 class MissingPackage(WrongCommand):
-    """A member that needs an optional package."""
+    """A member needs an optional package that is not installed."""
 
     def __init__(self, what: str, *, package: str, extra: str | None = None) -> None:
         line = f"pip install 'paceline[{extra}]'" if extra else f"pip install {package}"
@@ -103,11 +103,11 @@ class WorkloadError(PacelineError):
 
 
 class NonFinite(WorkloadError):
-    """NaN or infinity where a number was needed."""
+    """A value is NaN or infinite where a finite number is needed."""
 
 
 class DamagedFile(PacelineError):
-    """A file that does not hold what its header promises."""
+    """The content of a file does not match its header."""
 
     def __init__(self, path: object, offset: int, *, why: str, remedy: str = "get the file again") -> None:
         self.path, self.offset = path, offset
@@ -115,7 +115,7 @@ class DamagedFile(PacelineError):
 
 
 class NoRoom(PacelineError):
-    """Not enough shared memory or disk."""
+    """There is not enough shared memory or disk space."""
 
 
 class PeerLost(PacelineError):
@@ -127,7 +127,7 @@ class PeerLost(PacelineError):
 
 
 class CallMismatch(PacelineError):
-    """Two ranks make different collective calls where one was expected of both."""
+    """Two ranks made different collective calls where both should make the same one."""
 
     def __init__(self, what: str, *, rank: int, why: str = "", remedy: str = "") -> None:
         self.rank = rank
@@ -135,11 +135,11 @@ class CallMismatch(PacelineError):
 
 
 class WorkerFailed(PacelineError):
-    """A worker process ended badly; names rank, pid and signal or exit code."""
+    """A worker process failed. The message names rank, pid and signal or exit code."""
 
 
 class TurnFailed(WorkerFailed):
-    """A start that contenders share ended badly; `contender` had its turn, and `kind` is the class of its error."""
+    """A worker failed in a start that contenders share. `contender` had its turn; `kind` is the class of the error."""
 
     def __init__(self, what: str, contender: str, kind: str) -> None:
         self.contender, self.kind = contender, kind
@@ -147,7 +147,7 @@ class TurnFailed(WorkerFailed):
 
 
 class Stopped(SystemExit):
-    """Somebody asked the launcher to stop, and all workers have ended. Uncaught, it is the exit code 128 + signal."""
+    """A signal stopped the launcher, and all workers have ended. If uncaught, the process exits with 128 + signal."""
 
     def __init__(self, number: int) -> None:
         self.signal = signal.Signals(number)

@@ -1,9 +1,9 @@
-"""paceline in loops that somebody else owns: `transformers.Trainer` and Lightning.
+"""Callbacks that use paceline inside `transformers.Trainer` and Lightning.
 
     Trainer(model, args, train_dataset=data, callbacks=[TrainerCallback(strategy="allreduce")])
     lightning.Trainer(devices=1, callbacks=[lightning_callback(strategy="allreduce")])
 
-The frameworks deal out the data and log as they always do; only the exchange of gradients is paceline's.
+The frameworks shard the data and write logs as usual; paceline only exchanges the gradients.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def _worker() -> Worker:
 
 
 class TrainerCallback(_TransformersCallback):
-    """Train a `transformers.Trainer` with any strategy; arguments are those of `paceline.wrap`.
+    """A callback that lets `transformers.Trainer` train with any strategy. Arguments are those of `paceline.wrap`.
 
-    Trainer would wrap the model in DDP when it is started with several processes. With this callback it does not, and
-    gradients are exchanged once. With `comm_hook="topk"` the model stays in DDP, which then uses that compressor.
+    With several processes, Trainer would wrap the model in DDP. This callback prevents that, so that gradients are
+    exchanged only once. With `comm_hook="topk"` the model is wrapped in DDP, and DDP uses that compressor.
     """
 
     def __init__(self, *, comm_hook: str | None = None, **settings: Any) -> None:
@@ -47,7 +47,7 @@ class TrainerCallback(_TransformersCallback):
         self._restore: Callable[[], None] = lambda: None
 
     def on_init_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
-        """Keep accelerate from wrapping this model, or give DDP its hook."""
+        """Prevent accelerate from wrapping this model in DDP, or register the comm hook on DDP."""
         from accelerate import Accelerator
 
         prepare = Accelerator.prepare_model

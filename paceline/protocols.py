@@ -1,8 +1,8 @@
-"""The seams: what each family promises to the machinery, and the machinery to each family.
+"""Protocols between the families (rules, exchanges, ...) and the code that trains with them.
 
-A member (Rule, Exchange, ...) is a frozen value with traits and costs, free of torch until used. Binding it
-to a run gives the object with state: an exchange joined to a comm is a Channel, a compressor bound to an
-arena is a Codec, a rule bound to an engine is a Duty.
+A member (Rule, Exchange, ...) is a frozen value with traits and costs. It needs no torch until it is used. Binding
+it to a run creates an object with state: an exchange joined to a comm is a Channel, a compressor bound to an arena
+is a Codec, a rule bound to an engine is a Duty.
 """
 
 from __future__ import annotations
@@ -32,38 +32,38 @@ if TYPE_CHECKING:
 
 
 class Schedule(Protocol):
-    """Where the arena is cut, in which order chunks leave."""
+    """Decides where an arena is cut into chunks and in which order the chunks are sent."""
 
     name: ClassVar[str]
-    decouples: ClassVar[bool]  # asks the exchange for two phases: reduce-scatter, then all-gather
+    decouples: ClassVar[bool]  # needs an exchange in two phases: reduce-scatter, then all-gather
     measures: ClassVar[bool]  # plans with layer times and a link, measured in the first steps
     one_chunk: ClassVar[bool]  # everything travels as one chunk
 
     @property
     def crosses_step(self) -> bool:
-        """Whether parameters of a step may still be under way while the next forward runs."""
+        """Return whether the exchange of a step may still run during the forward of the next step."""
 
     @property
     def cuts_tensors(self) -> bool:
-        """Whether a cut may lie inside a tensor."""
+        """Return whether a cut may lie inside a tensor."""
 
     @property
     def credit_bytes(self) -> int:
-        """Bytes that may be under way at once, where the order is decided as chunks leave."""
+        """Return how many bytes may be under way at once. Only schedules in which rank 0 picks the order use this."""
 
     def plan(self, profile: Profile, seconds: Seconds) -> Plan:
-        """Where an arena is cut; `seconds(n)` is the time that n bytes take."""
+        """Return where to cut an arena. `seconds(n)` is the time that a message of n bytes takes."""
 
     def candidates(self) -> Sequence[Schedule]:
-        """Schedules to try for a few steps each; empty where there is nothing to try."""
+        """Return schedules to try for a few steps each; empty if there is only this one."""
 
 
 class Payload(NamedTuple):
-    """One round on the wire: the tensor that leaves, how it is combined, and where the outcome goes.
+    """One round of a codec: the tensor to send, how ranks combine it, and where the result goes.
 
     sum      out is the sum of every rank's tensor
     gather   out is every rank's tensor, in rank order
-    pass     the tensor goes to rank `target`, out is that of rank `source`; without a source, the own one
+    pass     the tensor goes to rank `target`, and out is the tensor of rank `source` (without a source, the own one)
     """
 
     combine: str
@@ -74,19 +74,23 @@ class Payload(NamedTuple):
 
 
 class Wire(NamedTuple):
-    """What one round costs: how payloads are combined, bytes of one rank's, and of "pass" who hands to whom."""
+    """The cost of one round: how payloads are combined, the bytes of one rank's payload, and (sender, receiver) pairs.
+
+    Only the combination "pass" has pairs.
+    """
 
     combine: str
     nbytes: int
     pairs: tuple[tuple[int, int], ...] = ()
 
 
-# A codec yields payloads; it goes on when `out` of the last one is there, and ends when dst is written.
+# A codec yields one payload after another. It resumes when `out` of the last payload is filled, and returns when
+# dst is written.
 Rounds = Iterator[Payload]
 
 
 class Codec(Protocol):
-    """A compressor bound to one arena; keeps residuals and the like in arena coordinates."""
+    """A compressor bound to one arena. It keeps its state, such as residuals, as vectors in the layout of the arena."""
 
     def rounds(self, chunk: Chunk, src: Tensor, dst: Tensor) -> Rounds: ...
 
@@ -96,7 +100,7 @@ class Codec(Protocol):
 
 
 class Compressor(Protocol):
-    """Tensor to smaller payload and back. The meaning of each trait is in strategy/compressors/traits.py."""
+    """Turns a tensor into a smaller payload and back. strategy/compressors/traits.py explains each trait."""
 
     name: ClassVar[str]
     contractive: ClassVar[bool]
@@ -126,23 +130,26 @@ class Compressor(Protocol):
     def varies(self) -> str: ...
 
     def check(self, slots: Sequence[Slot]) -> None:
-        """Refuse a model with these tensors; called once, where all of them are known."""
+        """Raise WrongCommand if a model with these tensors cannot be compressed. Called once per model."""
 
     def scaled(self) -> Compressor:
-        """The compressor to use beside a loss scale, whose infinities must arrive."""
+        """Return the compressor to use with a loss scale. It must transmit infinities, which reveal an overflow."""
 
     def nbytes(self, layout: Layout, chunk: Chunk) -> int:
-        """Bytes that one rank offers of a chunk, over all rounds; of `pass`, one message."""
+        """Return the bytes of one rank's payloads for a chunk, over all rounds; with rounds of "pass", one message."""
 
     def wires(self, layout: Layout, chunk: Chunk, size: int) -> Sequence[Wire]:
-        """The rounds of a chunk among `size` ranks, in order."""
+        """Return the costs of all rounds of a chunk among `size` ranks, in order."""
 
     def bind(self, layout: Layout, comm: Comm, dtype: Any, shared: bool) -> Codec | None:
-        """None means that chunks travel as they are; `shared` that combined payloads are one memory for all ranks."""
+        """Return the codec of one arena, or None if chunks travel uncompressed.
+
+        `shared` is whether all ranks of a host read combined payloads from one memory.
+        """
 
 
 class Channel(Protocol):
-    """An exchange joined to a comm: starts units and says when their results are there."""
+    """An exchange joined to a comm. It starts units; the Work that `start` returns tells when the result is there."""
 
     memory: Any  # the comm that sources and results are allocated from
 
@@ -154,155 +161,162 @@ class Channel(Protocol):
 
 
 class Exchange(Protocol):
-    """How one chunk is combined among ranks."""
+    """A way to combine one chunk among ranks."""
 
     name: ClassVar[str]
     phases: ClassVar[int]
-    asynchronous: ClassVar[bool]  # takes what has arrived instead of waiting for this step's
-    shares_results: ClassVar[bool]  # fills one memory for all ranks where the comm offers that
-    mixes_once: ClassVar[bool]  # every rank mixes what it receives by itself, and rounds once
+    asynchronous: ClassVar[bool]  # uses the values that have arrived, without waiting for those of this step
+    shares_results: ClassVar[bool]  # writes results into one memory for all ranks of a host, if the comm has that
+    mixes_once: ClassVar[bool]  # every rank mixes what it receives by itself, and rounds only once
 
     @property
     def servers(self) -> int:
-        """Processes that it needs beside the workers."""
+        """Return the number of server processes that it needs in addition to the workers."""
 
     @property
     def consensus(self) -> bool:
-        """Whether all ranks end with the same sum; otherwise each has its own weighted mean."""
+        """Return whether all ranks get the same sum. Otherwise each rank gets its own weighted mean."""
 
     def check(self, cluster: Cluster) -> None:
-        """Refuse a cluster that it does not fit."""
+        """Raise WrongCommand if this exchange cannot run on the cluster."""
 
     def join(self, comm: Comm, view: View, lane: Lane) -> Channel: ...
 
 
 class Flows(Protocol):
-    """The flows of one round. There may be as many as pairs of ranks: sums list none of them, iterating lists all."""
+    """The flows of one round. Iterating lists every flow, possibly one per pair of ranks; the sums list none."""
 
     def __iter__(self) -> Iterator[Flow]: ...
 
     def received(self) -> Mapping[int, int]:
-        """Bytes into each rank; servers are ranks after the workers."""
+        """Return the bytes that each rank receives. Servers count as ranks after the workers."""
 
     def crossing(self) -> Mapping[int, int]:
-        """The part of these bytes that comes from other nodes."""
+        """Return the bytes that each rank receives from other nodes."""
 
 
 class Costed(Exchange, Protocol):
-    """An exchange of the menu: its costs are known before anybody joins it, and traits say what it goes with.
+    """An exchange on the menu. Its costs are known before a run starts; its traits say what it can be combined with.
 
-    Where a chunk goes may depend on those before it; then `placing(cluster)` has `traffic` for chunks in their order.
+    Which rank owns a chunk may depend on the chunks before it. Therefore callers ask `placing(cluster)` for the traffic
+    of one chunk after another, in their order.
     """
 
     takes_topology: ClassVar[bool]
-    one_call: ClassVar[bool]  # a phase is one call of the comm, so that units may leave in any common order
+    one_call: ClassVar[bool]  # a phase is one call of the comm, so units may leave in any order that all ranks share
     gathers: ClassVar[bool]  # carries payloads that cannot be summed
-    one_sum: ClassVar[bool]  # a chunk is one sum of the comm, which a library may add in the dtype that travels
+    one_sum: ClassVar[bool]  # a chunk is one sum of the comm; a library may compute it in the dtype that travels
     by_owner: ClassVar[bool]  # pieces go straight to their owners and back
 
     @property
     def dedicated(self) -> bool:
-        """Whether it has servers, and they alone own what is exchanged."""
+        """Return whether server processes, and no workers, own what is exchanged."""
 
     @property
     def topology(self) -> Topology | None:
         """Return the topology of an exchange among neighbors, or None if all ranks take part."""
 
     def with_topology(self, topology: Topology) -> Costed:
-        """The same exchange among other neighbors, where it takes a topology."""
+        """Return the same exchange with another topology; an exchange without a topology returns itself."""
 
     def decoupled(self) -> Exchange | None:
-        """The same exchange in two phases, reduce-scatter and all-gather; None if it has no such form."""
+        """Return this exchange in two phases, reduce-scatter and all-gather, or None if it has no such form."""
 
     def placing(self, cluster: Cluster) -> Priced:
-        """The value that is asked for the traffic of a run's chunks, one after another."""
+        """Return the object whose `traffic` is called for the chunks of a run, one after another."""
 
     def traffic(self, nbytes: int, cluster: Cluster, step: int = 0) -> Sequence[Flows]:
-        """The rounds of one chunk at a step."""
+        """Return the rounds of one chunk of `nbytes` bytes at a step."""
 
     def period(self, cluster: Cluster) -> int:
-        """Steps after which traffic repeats itself."""
+        """Return the number of steps after which the traffic repeats."""
 
 
 class Priced(Protocol):
-    """What declares the rounds of chunks: an exchange, or one that places chunk after chunk."""
+    """Computes the rounds of a chunk: an exchange, or an object that assigns owners to one chunk after another."""
 
     def traffic(self, nbytes: int, cluster: Cluster, step: int = 0) -> Sequence[Flows]:
-        """The rounds of one chunk at a step."""
+        """Return the rounds of one chunk of `nbytes` bytes at a step."""
 
 
 class Topology(Protocol):
-    """The neighbors that each rank mixes with, and their weights, at each step."""
+    """Says which neighbors each rank mixes with at each step, and with which weights."""
 
     name: ClassVar[str]
     changes: ClassVar[bool]  # rows differ from step to step
 
     @property
     def directed(self) -> bool:
-        """Whether a rank may send to one that does not send back."""
+        """Return whether a rank may send to a rank that does not send back."""
 
     def row(self, rank: int, view: View, step: int) -> Mixing: ...
 
     def period(self, size: int, nodes: int = 1) -> int:
-        """Steps after which rows repeat themselves."""
+        """Return the number of steps after which the rows repeat."""
 
     def symmetric(self, size: int, nodes: int = 1) -> bool: ...
 
     def doubly_stochastic(self, size: int, nodes: int = 1) -> bool: ...
 
     def check(self, size: int, nodes: int = 1) -> None:
-        """Raise WrongCommand if it cannot have this many ranks on this many nodes."""
+        """Raise WrongCommand if the topology does not exist for this many ranks on this many nodes."""
 
     def note(self, size: int, nodes: int = 1) -> str | None:
-        """A remark for the user about this topology on so many ranks."""
+        """Return a remark for the user about this topology with `size` ranks, or None."""
 
 
 class Duty(Protocol):
-    """A rule bound to a model, an optimizer and an engine: what happens at each point of a step."""
+    """A rule bound to a model, an optimizer and an engine. Its methods are called at the points of a training step."""
 
     averages_gradients: bool
     waits_in_backward: bool  # p.grad is the mean gradient when backward returns
-    refusal: Any  # the error of a bare optimizer.step(), where it cannot be what step() does; else None
+    refusal: Any  # the error to raise for a bare optimizer.step() that could not do what step() does; else None
 
     @property
     def exchanged(self) -> bool:
-        """Whether p.grad is the mean of this step already."""
+        """Return whether p.grad already holds the mean gradient of this step."""
 
     @property
     def under_way(self) -> bool:
-        """Whether gradients have left for a step whose exchange has not ended."""
+        """Return whether gradients of a step were sent and its exchange has not ended."""
 
     def begin(self) -> None:
-        """A step begins; forward is about to run."""
+        """Begin a step. Called before forward runs."""
 
     def on_grad(self, parameter: Tensor) -> None:
-        """Backward has finished the gradient of a parameter."""
+        """Take the gradient of a parameter. Called when backward has finished it."""
 
     def on_held(self, parameter: Tensor) -> None:
-        """The same where several models exchange one after another, at the end of backward or in step()."""
+        """Note a finished gradient that leaves later. Called instead of on_grad if several models take turns.
+
+        Their exchanges run one after another, at the end of backward or in step().
+        """
 
     def on_local(self, parameter: Tensor) -> None:
-        """The same where gradients only add up on this rank for now."""
+        """Note a finished gradient that stays on this rank. Called instead of on_grad while gradients accumulate."""
 
     def end(self) -> None:
-        """Backward is over; called if `waits_in_backward`."""
+        """End a backward. Called only if `waits_in_backward`."""
 
     def leave(self) -> None:
-        """Backward is over: what leaves now, leaves."""
+        """Send what this rule sends when backward is over."""
 
     def wait(self) -> None:
-        """Until what must be back is back."""
+        """Wait until everything that this step needs has come back."""
 
     def sound(self) -> bool:
-        """Whether this step may be committed; the same answer on every rank."""
+        """Return whether this step may be committed. All ranks get the same answer."""
 
     def update(self) -> None: ...
 
     def update_with(self, closure: Callable[[], Any], fresh: bool) -> Any:
-        """Let an optimizer that evaluates the model again do so; `fresh` forgets gradients before each evaluation."""
+        """Update with an optimizer that calls `closure` to evaluate the model again, such as LBFGS.
+
+        With `fresh`, gradients are cleared before each evaluation.
+        """
 
     def keep(self) -> None:
-        """Move gradients that somebody may still read away from memory that is about to be written."""
+        """Copy gradients that the user may still read out of memory that will be overwritten."""
 
     def release(self) -> None:
         """Forget the gradients of this step."""
@@ -310,19 +324,19 @@ class Duty(Protocol):
     def synchronize(self) -> None: ...
 
     def finish(self) -> None:
-        """Until no update of a past step is outstanding."""
+        """Wait until all updates of past steps are applied."""
 
     def close(self) -> None:
-        """The model is left alone from now on."""
+        """Remove all hooks. The model is not changed any more."""
 
     def discard(self) -> None:
-        """Forget what has left for the step that was about to begin."""
+        """Forget what was already sent for the step that was about to begin."""
 
     def take_spent(self) -> Spent:
-        """The time that waiting and updating took outside of step(), since the last call."""
+        """Return the time that waiting and updating took outside of step() since the last call."""
 
     def staleness(self) -> Mapping[str, Any]:
-        """When gradients left and parameters were back, where a worker may be ahead of others; otherwise empty."""
+        """Return when gradients left and parameters came back if a worker may be ahead of others; otherwise empty."""
 
     def state(self) -> Mapping[str, Any]: ...
 
@@ -330,46 +344,46 @@ class Duty(Protocol):
 
 
 class Rule(Protocol):
-    """What leaves a worker, when it may leave and when it must be back."""
+    """Says what a worker sends, when it may send it, and when the result must be back."""
 
     name: ClassVar[str]
     lanes: ClassVar[tuple[Lane, ...]]
-    leaves: ClassVar[str]  # "backward", "begin" or "update"
-    needs: ClassVar[str]  # of the exchange: "consensus", "doubly stochastic", "symmetric", "neighbors" or "servers"
+    leaves: ClassVar[str]  # when vectors are sent: "backward", "begin" or "update"
+    needs: ClassVar[str]  # from the exchange: "consensus", "doubly stochastic", "symmetric", "neighbors" or "servers"
     averages_gradients: ClassVar[bool]  # every rank applies the mean gradient
 
     @property
     def same_result(self) -> bool:
-        """Whether training ends where one process on all batches ends."""
+        """Return whether training gives the same parameters as one process that trains on all batches."""
 
     @property
     def bound(self) -> int | None: ...
     @property
     def intervals(self) -> tuple[int, ...]:
-        """Steps between two exchanges, one number for each kind of exchange."""
+        """Return the steps between two exchanges, one number for each kind of exchange."""
 
     @property
     def period(self) -> int:
-        """Steps after which the rule repeats itself."""
+        """Return the number of steps after which the rule repeats."""
 
     def bind(self, context: Any) -> Duty: ...
 
 
 class Presence(Protocol):
-    """This rank's membership in a running group: a step begins with a view and ends with a vote."""
+    """This rank's membership in a running group. `begin` returns the group of a step; `commit` votes on its end."""
 
     @property
     def comm(self) -> Comm:
-        """The comm of the group that `begin` returned last."""
+        """Return the comm of the group that `begin` returned last."""
 
     def begin(self) -> View:
-        """Return who takes part in the next step. A new generation has another comm, which the engines must enter."""
+        """Return the group of the next step. If its generation is new, so is `comm`, and the engines must enter it."""
 
     def commit(self, ok: bool) -> bool: ...
 
 
 class Membership(Protocol):
-    """The members of the group at each step."""
+    """Says which processes form the group at each step."""
 
     name: ClassVar[str]
     elastic: ClassVar[bool]

@@ -39,12 +39,12 @@ class Slot:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each tensor lies in an arena: slots one after another, then a tail of one flag per slot.
+    """The place of each tensor in an arena: slots one after another, then a tail with one flag per slot.
 
         | slot 0 | slot 1 | ... | slot L-1 | flags |
 
-    Slots stand in the order in which gradients become ready. Flag i of the sum counts the ranks on
-    which tensor i had a gradient, so that a parameter unused everywhere is told from a zero gradient.
+    Slots are in the order in which gradients become ready. After the sum, flag i is the number of ranks on which
+    tensor i had a gradient. It distinguishes a parameter that no rank used from one whose gradient is zero.
     """
 
     slots: tuple[Slot, ...]
@@ -53,7 +53,7 @@ class Layout:
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:
-        """offsets[i] is the first element of slot i; the last entry is where the tail begins."""
+        """Return the first element of every slot; one more entry at the end says where the tail begins."""
         return (0, *accumulate(slot.numel for slot in self.slots))
 
     @property
@@ -66,11 +66,11 @@ class Layout:
 
     @property
     def body(self) -> int:
-        """Elements before the tail."""
+        """Return the number of elements before the tail."""
         return self.offsets[-1]
 
     def slots_in(self, start: int, stop: int) -> tuple[int, ...]:
-        """The slots that share an element with [start, stop), which may cut through tensors."""
+        """Return the slots that have at least one element in [start, stop). The bounds may lie inside a tensor."""
         first = bisect_right(self.offsets, start) - 1
         last = bisect_left(self.offsets, stop)
         return tuple(i for i in range(first, min(last, len(self.slots))) if self.slots[i].numel)
@@ -78,7 +78,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A range [start, stop) of one arena; what travels as one message."""
+    """A range [start, stop) of one arena that travels as one message."""
 
     index: int
     start: int
@@ -92,7 +92,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Where an arena is cut, in elements, ends included: (0, 10, 25) is two chunks."""
+    """The positions, in elements, at which an arena is cut. Both ends are included: (0, 10, 25) is two chunks."""
 
     cuts: tuple[int, ...]
 
@@ -106,7 +106,7 @@ class Plan:
 
 
 class Unit(NamedTuple):
-    """What the dispatcher lets leave: one phase of one chunk in one step."""
+    """One phase of one chunk in one step. The dispatcher decides when each unit is sent."""
 
     step: int
     chunk: int
@@ -121,8 +121,8 @@ class Unit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What a schedule may look at: the layout, and, once measured, when each slot was ready in backward and when
-    the forward of its layer began (seconds)."""
+    """The inputs of a schedule: the layout and, once measured, two times per slot in seconds. `ready` is when its
+    gradient was ready in backward; `forward` is when the forward of its layer began."""
 
     layout: Layout
     ready: tuple[float, ...] = ()
@@ -142,25 +142,25 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a process starts: words before its command, and variables on top of its environment."""
+    """How a process is started in a certain place: words to put before its command, and variables to add."""
 
     prefix: tuple[str, ...] = ()
     environ: Mapping[str, str] = field(default_factory=dict)
 
     def inside(self, outer: Place) -> Place:
-        """This place, entered from another one."""
+        """Return this place as seen from `outer`: the prefix of `outer` comes first, own variables win."""
         return Place(outer.prefix + self.prefix, {**outer.environ, **self.environ})
 
 
 @dataclass(frozen=True)
 class Host:
-    """A machine that ranks start on, as the user wrote it; an empty name is this machine.
+    """A machine that ranks start on, as the user wrote it. An empty name means this machine.
 
-    slots        how many ranks it takes
-    address      where other hosts reach it; its name if empty
-    interface    the network interface that carries the exchange; chosen by the library if empty
-    python       the interpreter to run there; the launcher's own if empty
-    folder       the folder that workers start in; the launcher's own if empty
+    slots        the number of ranks that fit on it
+    address      the address at which other hosts reach it; if empty, its name
+    interface    the network interface that carries the exchange; if empty, the library chooses one
+    python       the interpreter to run there; if empty, the one of the launcher
+    folder       the folder that workers start in; if empty, the one of the launcher
     """
 
     name: str = ""
@@ -180,7 +180,7 @@ HERE = Host(address="127.0.0.1", interface="lo")
 
 @dataclass(frozen=True)
 class Seat:
-    """Where one rank runs: its host, its number among the ranks of that host, and how it is started there."""
+    """The place of one rank: its host, its number among the ranks of that host, and how it is started there."""
 
     rank: int
     host: Host = HERE
@@ -190,7 +190,7 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Where ranks are, for declaring traffic: `nodes[r]` is the host index of rank r."""
+    """The hosts of all ranks, for computing traffic: `nodes[r]` is the host index of rank r."""
 
     nodes: tuple[int, ...]
 
@@ -200,7 +200,7 @@ class Cluster:
 
     @property
     def count(self) -> int:
-        """Number of nodes."""
+        """Return the number of nodes."""
         return len(set(self.nodes))
 
     @classmethod
@@ -217,7 +217,7 @@ class Piece(NamedTuple):
 
 
 class Flow(NamedTuple):
-    """Bytes that one rank must get from another in one round of an exchange."""
+    """The number of bytes that rank `src` must send to rank `dst` in one round of an exchange."""
 
     src: int
     dst: int
@@ -228,10 +228,10 @@ class Flow(NamedTuple):
 class Lane:
     """One vector that a rule sends through the exchange.
 
-    tail: "flags" (one per slot: had a gradient), "mass" (one number, of push_sum) or "" (nothing)
-    stale_ok: whether what comes back may be of another step of another rank
-    half: what half-precision numbers travel as: "half"; "mixed" (half where every rank mixes them once by itself,
-        float32 where they are summed on the way, which would round again); "float32"
+    tail: "flags" (one per slot: whether it had a gradient), "mass" (one number, for push_sum) or "" (nothing)
+    stale_ok: whether the values that come back may belong to different steps of different ranks
+    half: the dtype in which half-precision numbers travel. "half" and "float32" are always that dtype. "mixed" is
+        half if every rank mixes what it receives and rounds once, and float32 if sums on the way would round again
     """
 
     name: str
@@ -244,9 +244,9 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Mixing:
-    """One rank's part in one step of neighbor averaging: y = keep x + the weighted x of the sources.
+    """One rank's part in one step of neighbor averaging: y = keep * x + sum of weight * x[rank] over the sources.
 
-    sources are (rank, weight), targets the ranks that hear from this one; both in rank order.
+    `sources` are pairs (rank, weight). `targets` are the ranks that this rank sends to. Both are in rank order.
     """
 
     keep: float
@@ -255,14 +255,16 @@ class Mixing:
 
 
 class Event(NamedTuple):
-    """One line of the event stream: engine and simulator emit the same kinds.
+    """One line of the event log. Engine and simulator emit the same kinds of events.
 
-    kind: of a rank's own work, each lasting until the next: data (fetching begins), forward, backward, computed
-    (the step is called), left (waiting for others begins), waited, updated, end. Kinds of the engine: begin, ready (a
-    gradient is in the arena), need, said, leave, and arrived (a unit was seen to be there before anybody waited for
-    it) or back. `what` is the slot of `ready` and `need`, and the chunk of `said`, `leave`, `arrived` and `back`;
-    `detail` is the phase of a unit, and the seconds that copying into the arena took, of `ready`. Times are of the
-    clock that the emitter was given.
+    Kinds of a rank's own work, each lasting until the next: data (fetching begins), forward, backward, computed
+    (the step is called), left (waiting for others begins), waited, updated, end.
+    Kinds of the engine: begin, ready (a gradient is in the arena), need (forward needs a slot), said (rank 0 announced
+    a chunk), leave (a unit is sent), arrived (a unit's result was there before the engine waited for it), back (the
+    engine has waited for it).
+    `what` is the slot for `ready` and `need`, and the chunk for `said`, `leave`, `arrived` and `back`. `detail` is the
+    phase of a unit; for `ready` it is the seconds that copying into the arena took. Times are those of the clock that
+    the emitter was constructed with.
     """
 
     seconds: float
@@ -274,14 +276,14 @@ class Event(NamedTuple):
 
 @dataclass(slots=True)
 class Spent:
-    """Seconds that passed outside of step(); `in_backward` of them when a step opened with its first gradient."""
+    """Seconds spent outside of step(): waiting, updating, and the part of both that fell into backward."""
 
     waited: float = 0.0
     updated: float = 0.0
     in_backward: float = 0.0
 
 
-# An event as it is written down while steps run, which takes half of the time of a named one; `Event._make` names it.
+# An event as a plain tuple, which takes half of the time of a NamedTuple while steps run; `Event._make` converts it.
 Noted = tuple[float, str, int, int, float]
 
 
@@ -292,10 +294,10 @@ class Workload:
     model   a torch Module
     loss    loss(model, batch) -> a scalar, the mean over the batch
     batch   batch(ids) -> the samples with these ids (an int64 tensor), as tensors on the CPU
-    unit    what one sample is called: "img", "sequence", ...
-    grade   grade(model, batch) -> (right, loss), one number per sample; None where there is no right and wrong. `right`
-            may have two columns: whether the best class is right, and whether one of the five best is
-    smoothed  smoothed(amount) -> a loss with label smoothing; None where there is none
+    unit    the name of one sample: "img", "sequence", ...
+    grade   grade(model, batch) -> (right, loss), one number per sample; None if answers cannot be right or wrong.
+            `right` may have two columns: whether the best class is right, and whether one of the best five is
+    smoothed  smoothed(amount) -> a loss with label smoothing; None if the workload has no such loss
     """
 
     model: Any
@@ -308,7 +310,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """How far an indexable source has come: the next global batch of an epoch."""
+    """A position in an indexable source: the epoch, and the number of the next global batch in it."""
 
     epoch: int = 0
     step: int = 0
@@ -319,6 +321,6 @@ Seconds = Callable[[float], float]
 
 
 def spread(total: int, parts: int, grain: int = 1) -> tuple[int, ...]:
-    """Bounds that cut `total` into `parts` ranges as even as multiples of `grain` allow."""
+    """Return bounds that cut `total` into `parts` ranges. Bounds are multiples of `grain`; ranges are about equal."""
     blocks = -(-total // grain)
     return tuple(min(total, grain * (blocks * k // parts)) for k in range(parts + 1))

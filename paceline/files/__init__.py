@@ -1,1 +1,1 @@
-"""Reading files with the line of every error, and removing secrets from what is written."""
+"""Read files with errors that name the line, and remove secrets from what is written."""

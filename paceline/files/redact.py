@@ -6,7 +6,7 @@
     python t.py --password 'a b' -v    ->  python t.py --password *** -v
     ["t.py", "--password", "abc"]      ->  ["t.py", "--password", "***"]
     {"store": {"api_key": [1, 2]}}     ->  {"store": {"api_key": "***"}}
-    what a variable named like a secret holds  ->  ***
+    the value of API_TOKEN, in any text        ->  ***
 
 Secrets are recognized by names and formats only, so some can be missed; the whole environment is never written.
 """
@@ -86,7 +86,7 @@ def secrets_of(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def redact(text: str, secrets: Sequence[str] = ()) -> str:
-    """Return the text without `secrets` and without what looks like a secret."""
+    """Return the text with `secrets`, and everything that looks like a secret, replaced by ***."""
     for secret in secrets:
         text = text.replace(secret, HIDDEN)
     for form, instead in _FORMS:
@@ -121,7 +121,7 @@ def _is_figures(value: Any) -> bool:
 
 
 def _of_list(values: Sequence[Any], secrets: Sequence[str], names: bool) -> Iterator[Any]:
-    """Redact the items of a list; in a command, a flag that is named like a secret marks the next word."""
+    """Redact the items of a list. After a flag that is named like a secret, the next item is hidden."""
     before: Any = None
     for value in values:
         if isinstance(before, str) and isinstance(value, (str, int, float)) and _is_value(before, str(value)):

@@ -1,4 +1,4 @@
-"""Snapshot: the state of a training as bytes, without pickle: a JSON header, then raw tensors.
+"""The state of a training as bytes, without pickle: a JSON header, followed by raw tensors.
 
     offset 0    PACESNAP                     8 bytes
     8           length, checksum of header   two 8-byte integers, little-endian
@@ -11,8 +11,8 @@
                 {"t": k}                     tensor number k
                 {"f": "nan"}  {"b": "..."}   a float that JSON lacks, bytes in hexadecimal
 
-One format serves a file (a checkpoint), a socket and shared memory. The reader says how many bytes there may be;
-memory is allocated as bytes arrive, so a damaged header cannot allocate more than was sent.
+Checkpoint files, sockets and shared memory use this one format. The reader passes the largest allowed size. Memory
+is allocated as bytes arrive, so a damaged header cannot make the reader allocate more than was sent.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Snapshot:
 
     @classmethod
     def read(cls, stream: IO[bytes], most: int, name: object = "the snapshot") -> Snapshot:
-        """Read from any binary stream that gives at most `most` bytes."""
+        """Read from any binary stream. Raises DamagedFile for damage, and for a snapshot of more than `most` bytes."""
         reader = _Reader(stream, most, name)
         start = reader.take(_START)
         if start[: len(MAGIC)] != MAGIC:
@@ -109,7 +109,7 @@ class Snapshot:
 
     @classmethod
     def load(cls, path: Path) -> Snapshot:
-        """Read a file; every error names it and the offset."""
+        """Read a file. Every DamagedFile error names the file and the offset."""
         with open_file(path) as stream:
             size = os.fstat(stream.fileno()).st_size
             snapshot = cls.read(stream, size, path)
@@ -120,7 +120,7 @@ class Snapshot:
 
 @contextlib.contextmanager
 def atomic(path: Path) -> Iterator[IO[bytes]]:
-    """Open a new file for writing that takes the place of `path` when it is complete; else nothing changes."""
+    """Open a temporary file for writing. It replaces `path` when the block ends; if the block raises, it is deleted."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
     number = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
@@ -229,7 +229,7 @@ def _checksum(tensor: Tensor) -> int:
 
 
 class _Reader:
-    """Reads exactly so many bytes, piece by piece, and knows the offset."""
+    """Reads exact numbers of bytes, piece by piece, and keeps the offset for error messages."""
 
     def __init__(self, stream: IO[bytes], most: int, name: object) -> None:
         self._stream, self._most, self._name, self.offset = stream, most, name, 0

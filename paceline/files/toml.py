@@ -25,7 +25,7 @@ Values = TypeVar("Values", bound=BaseModel)
 
 
 def read_toml(path: Path, model: type[Values]) -> Values:
-    """Read and validate a file. An error names file and line, the accepted values, and the nearest word."""
+    """Read and validate a file. Errors name the file and the line; an unknown key also gets the known ones."""
     text = read_text(path, LARGEST)
     try:
         values = tomllib.loads(text)
@@ -68,7 +68,7 @@ def _fields(model: type[BaseModel], where: Sequence[Any]) -> list[str]:
 
 
 def place_of(path: Path, text: str, keys: Sequence[str | int], value: str = "") -> str:
-    """Return the file and the line that sets a key; in a list over several lines, the line with the value."""
+    """Return "file, line n" for a key. With `value`, a list over several lines gives the line of that value."""
     line = line_of(text, keys)
     if line is None:
         return str(path)
@@ -78,9 +78,10 @@ def place_of(path: Path, text: str, keys: Sequence[str | int], value: str = "") 
 
 
 def line_of(text: str, keys: Sequence[str | int]) -> int | None:
-    """Return the line that sets a key, after the head of its table; a number selects one of several tables.
+    """Return the number of the line that sets a key. A number among `keys` selects one of several [[tables]].
 
-    Falls back to the head if the key is missing or is a table, or to the first line with such a key without a head.
+    If the key is missing or is itself a table, return the line of the table's head. Without a head, return the first
+    line that sets a key of this name.
     """
     *tables, last = [key for key in keys if isinstance(key, str)] or [""]
     before = next((key for key in keys[: keys.index(last)] if isinstance(key, int)), 0) if tables else 0

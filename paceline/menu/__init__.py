@@ -1,1 +1,1 @@
-"""The syntax of members on the command line, and menus that turn their words into objects."""
+"""The syntax of members on the command line, and menus that turn such text into objects."""

@@ -4,8 +4,8 @@
     setting = [ word "=" ] member
     word    = characters other than "(),=" and spaces, or any characters in quotes: 'a b', "it's"
 
-`feedback(topk(ratio=0.01))`, `hierarchical(4x8)`, `tfrecord('s3://bucket/date=2024/x y')`. In quotes, a backslash takes
-the next character as it is. str() gives text that parses again.
+Examples: `feedback(topk(ratio=0.01))`, `hierarchical(4x8)`, `tfrecord('s3://bucket/date=2024/x y')`. In quotes, a
+backslash escapes the next character. str() of a Spec gives text that parses to the same Spec.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SPECIAL = re.compile(r"[(),=\s]|^[\"']|^$")
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A parsed member: its word and its settings, each of which is a Spec, too."""
+    """A parsed member: its word and its settings. Every setting is a Spec itself."""
 
     word: str
     args: tuple[Spec, ...] = ()
@@ -41,12 +41,12 @@ class Spec:
 
     @property
     def text(self) -> str:
-        """The value of a setting that is a text: a word without its quotes."""
+        """Return this Spec as plain text. A single word loses its quotes."""
         return str(self) if self.called else self.word
 
 
 class Token(NamedTuple):
-    """A sign, or a word; the sign of a word is empty."""
+    """One of the signs ( ) , = or a word. The field that does not apply is empty."""
 
     sign: str
     word: str
@@ -56,7 +56,7 @@ END = Token("", "")
 
 
 def quoted(word: str) -> str:
-    """Return a word as it must be written: in quotes if it would not be read as one word."""
+    """Return a word as it must be written: in quotes if it would not parse as one word without them."""
     if not _SPECIAL.search(word):
         return word
     sign = '"' if "'" in word and '"' not in word else "'"

@@ -1,4 +1,4 @@
-"""Menus: the words of a family of members, each with the place to import it from on first use.
+"""A menu maps the words of a family of members to the classes behind them, which are imported on first use.
 
 A member is a frozen dataclass; its fields are the settings that it accepts on the command line:
 
@@ -19,7 +19,7 @@ from paceline.menu.grammar import Spec, parse, quoted
 
 
 class Member:
-    """Base of everything that a menu lists. str() gives its command-line form."""
+    """Base class of every member of a menu. str() gives its command-line form."""
 
     name: ClassVar[str]
 
@@ -30,7 +30,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Menu:
-    """The members of one axis by word; an alias refers to a word."""
+    """The members of one axis: each word with its location "module:class", and aliases of words."""
 
     axis: str
     members: Mapping[str, str]
@@ -89,7 +89,7 @@ def bind(spec: Spec, names: list[str], required: list[str]) -> dict[str, Spec]:
 
 
 def call(function: Callable[..., Any], spec: Spec, **defaults: Any) -> Any:
-    """Call a function with the written settings; defaults that it does not accept are left out."""
+    """Call a function with the settings of a spec and with those `defaults` that the function accepts."""
     parameters = parameters_of(function)
     required = [n for n, p in parameters.items() if p.default is p.empty and n not in defaults]
     settings = bind(spec, list(parameters), required)
@@ -106,7 +106,7 @@ def parameters_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 
 def convert(text: str, kind: str, what: str, key: str) -> Any:
-    """Convert a written value to int, float, bool or str, as the annotation says."""
+    """Convert text to the type that the annotation `kind` names: int, float, bool or str."""
     kind = kind.replace(" | None", "")
     try:
         if kind == "bool":
@@ -121,7 +121,7 @@ def convert(text: str, kind: str, what: str, key: str) -> Any:
 
 
 def _bounded(value: Any) -> Any:
-    """Return the number. Raises for nan and for integers beyond MOST."""
+    """Return the number. Raises ValueError for nan and for integers beyond MOST."""
     if value != value or (isinstance(value, int) and abs(value) > MOST):
         raise ValueError(value)
     return value
@@ -172,7 +172,7 @@ def _write(value: Any) -> str:
 
 
 def _is_member(text: str) -> bool:
-    """Return whether a text is a member in itself, such as `neighbor(ring)`, which needs no quotes."""
+    """Return whether a text is a member with settings, such as `neighbor(ring)`. It then needs no quotes."""
     try:
         return parse(text).called and str(parse(text)) == text
     except BadMember:
