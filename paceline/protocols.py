@@ -359,6 +359,14 @@ class Rule(Protocol):
     @property
     def bound(self) -> int | None: ...
     @property
+    def streams(self) -> bool:
+        """Whether it sends the model in parts, or takes a result some steps after it was sent."""
+
+    @property
+    def own_optimizer(self) -> str:
+        """An optimizer that the rule runs besides the user's, as it is written; most rules have none."""
+
+    @property
     def intervals(self) -> tuple[int, ...]:
         """Return the steps between two exchanges, one number for each kind of exchange."""
 

@@ -59,12 +59,15 @@ class Bound:
         """Return the parameters that are exchanged: those that required gradients at wrap."""
         return [parameter for _, parameter in self._named]
 
-    def _open_lane(self, lane: Lane, exchange: Exchange | None = None) -> Engine:
-        """Create the engine of one vector over all parameters."""
+    def _open_lane(
+        self, lane: Lane, exchange: Exchange | None = None, positions: Sequence[int] | None = None
+    ) -> Engine:
+        """Create the engine of one vector over all parameters, or over those at `positions`."""
         exchange = exchange or self.axes.exchange
+        named = self._named if positions is None else [self._named[position] for position in positions]
         engine = engine_of(self._way)(
-            [name for name, _ in self._named],
-            [parameter for _, parameter in self._named],
+            [name for name, _ in named],
+            [parameter for _, parameter in named],
             lane=lane,
             exchange=self._phased() or exchange,
             schedule=self.axes.schedule,

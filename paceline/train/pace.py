@@ -26,12 +26,13 @@ from paceline.train.checks import check_closure, evaluates_once
 from paceline.train.evaluate import averaged_statistics
 from paceline.train.overflow import overflowed, take_part
 from paceline.train.passes import Passes
-from paceline.train.saving import check_own, load, save
+from paceline.train.saving import check_own, check_vectors, load, save
 from paceline.train.scaling import LossScale
 from paceline.train.takeover import Takeover
 from paceline.train.times import StepTimes, note_step
 from paceline.types import Noted
 from paceline.workload.profile import StepProfile
+from paceline.workload.recipe import make_optimizer
 
 
 class Pace(Bound):
@@ -86,6 +87,7 @@ class Pace(Bound):
                 open_gates=self._open_gates if self._way.crosses else None,
                 on_forward=self._on_forward,
                 run_step=self._takeover.run,
+                make_optimizer=make_optimizer,
             )
         )
         self._planning = self._plans(profile) if axes.schedule.measures and self.duty.averages_gradients else None
@@ -342,6 +344,7 @@ class Pace(Bound):
         """Load the state of a checkpoint. Call it between steps on all ranks, after loading model and optimizer."""
         if self._view is not None:
             check_own(state, self.comm.rank, self.comm.size)
+        check_vectors(state, len(self.engines))
         self.duty.discard()
         self.steps, self._begun = state["steps"], False
         if self.loss_scale is not None and state["loss_scale"]:

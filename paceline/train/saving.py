@@ -107,3 +107,14 @@ def check_own(state: Mapping[str, Any], rank: int, size: int) -> None:
             remedy=f"the file that rank {rank} saved; pace.save(folder) and pace.load(folder), which keep a file for "
             "every rank; or load the model and the optimizer alone",
         )
+
+
+def check_vectors(state: Mapping[str, Any], count: int) -> None:
+    """Raise if the state is of a rule that exchanges more or fewer vectors, such as one with other fragments."""
+    saved = len(state["engines"])
+    if saved != count:
+        raise WrongCommand(
+            f"a saved state of {saved} exchanged vectors, loaded where there are {count}",
+            why="the rule or its settings, such as fragments, are not those of the checkpoint",
+            remedy="wrap(...) with the rule of the checkpoint, or load the model and the optimizer alone",
+        )

@@ -53,10 +53,13 @@ def quadratic(comm, rule, exchange, *, lr=0.1, steps=250, h=None, c=None, **sgd)
     return float(model.weight.detach())
 
 
+STREAMING = "diloco(every=6, fragments=3, delay=2, mixing=0.5)"
 OPTIMUM = sum(k * k for k in range(1, 6)) / 15  # of five ranks
 
 
-@pytest.mark.parametrize("rule", [*rules.MENU.names(), "atc(every=3)", "awc(global_every=4)", "diloco(every=5)"])
+@pytest.mark.parametrize(
+    "rule", [*rules.MENU.names(), "atc(every=3)", "awc(global_every=4)", "diloco(every=5)", STREAMING]
+)
 def test_the_loss_of_a_small_network_falls(rule):
     def work(comm):
         model = mlp()

@@ -180,6 +180,9 @@ def _notes(run: Run, axes: Axes, machine: Machine, cluster: Cluster) -> Iterator
         yield note
     if not axes.rule.same_result:
         yield f"rule {axes.rule} changes convergence: compare accuracy, not only speed"
+    if axes.rule.streams:
+        every = axes.rule.period
+        yield f"rule {axes.rule}: explain and forecast count one exchange of all every {every} steps, without delay"
     if axes.exchange.asynchronous:
         yield f"{axes.exchange.name} takes what has arrived: no two runs are the same"
     yield from compression.notes(axes)

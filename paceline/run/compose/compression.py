@@ -57,6 +57,16 @@ def one_momentum(run: Run, axes: Axes) -> Iterator[PacelineError]:
         )
 
 
+def momentum_of_one_gradient(axes: Axes) -> Iterator[PacelineError]:
+    """A compressor that takes over momentum, on a lane whose momentum is that of an outer optimizer."""
+    if axes.compressor.takes_momentum and axes.rule.leaves == "update" and all(x.lossy_ok for x in axes.rule.lanes):
+        yield WrongCommand(
+            f"compressor {axes.compressor} with rule {axes.rule}",
+            why="it takes over the momentum of an optimizer that applies gradients, and here an outer one does",
+            remedy="--compress 'feedback(topk(ratio=0.01))'",
+        )
+
+
 def has_momentum(optimizer: str) -> bool:
     """Whether an optimizer as written keeps a mean of past gradients."""
     spec = parse(optimizer)
@@ -99,7 +109,7 @@ def packs_on_cpus(axes: Axes, gpus: int) -> Iterator[PacelineError]:
         )
 
 
-AXES_CHECKS = (contractive_feedback, carried_payloads, whole_tensors)
+AXES_CHECKS = (momentum_of_one_gradient, contractive_feedback, carried_payloads, whole_tensors)
 # Each with the field of a run that it looks at.
 RUN_CHECKS: dict[Callable[[Run, Axes], Iterator[PacelineError]], str] = {
     one_momentum: "optimizer",

@@ -246,17 +246,22 @@ def optimizer_is_known(run: Run, machine: Machine) -> Iterator[PacelineError]:
     """Refuse an optimizer that torch does not have, a setting that it does not take, and negative numbers."""
     if run.optimizer == Run.model_fields["optimizer"].default:
         return
+    yield from wrong_optimizer(run.optimizer, "--optimizer {}", "--optimizer '{}'")
+
+
+def wrong_optimizer(text: str, what: str, right: str) -> Iterator[PacelineError]:
+    """Yield what is wrong with an optimizer; `what` and `right` say where such a text stands."""
     with suppress(BadMember):  # refused with the other words
-        spec, known = parse(run.optimizer), optimizer_settings()
+        spec, known = parse(text), optimizer_settings()
         settings = known.get(spec.word.lower())
         if known and settings is None:
             yield UnknownName("optimizer", short(spec.word), known)
         elif settings is not None:
-            yield from _wrong_settings(run.optimizer, spec, settings)
+            remedy = right.format(f"{spec.word}({settings[0]}=0.01)")
+            yield from _wrong_settings(what.format(short(text)), spec, settings, remedy)
 
 
-def _wrong_settings(text: str, spec: Spec, settings: Sequence[str]) -> Iterator[PacelineError]:
-    what, right = f"--optimizer {short(text)}", f"--optimizer '{spec.word}({settings[0]}=0.01)'"
+def _wrong_settings(what: str, spec: Spec, settings: Sequence[str], right: str) -> Iterator[PacelineError]:
     values = [*zip(settings, spec.args, strict=False), *spec.kwargs]
     unknown = [name for name, _ in values if name not in settings]
     if unknown or len(spec.args) > len(settings):

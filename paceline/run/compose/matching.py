@@ -8,6 +8,7 @@ from paceline.errors import PacelineError, WrongCommand
 from paceline.menu.grammar import parse
 from paceline.protocols import Compressor
 from paceline.run.axes import Axes
+from paceline.run.compose.flags import wrong_optimizer
 from paceline.run.run import Run
 from paceline.strategy.rules.server import ELEMENTWISE
 from paceline.types import Chunk, Cluster, Layout, Slot
@@ -212,6 +213,20 @@ def one_step_for_all(run: Run, axes: Axes) -> Iterator[PacelineError]:
         )
 
 
+def outer_optimizer(run: Run, axes: Axes) -> Iterator[PacelineError]:
+    """An optimizer that the rule runs itself: one of torch.optim that needs no closure."""
+    text = axes.rule.own_optimizer
+    if not text:
+        return
+    if _word(text) == "lbfgs":
+        yield WrongCommand(
+            f"rule {axes.rule}",
+            why="lbfgs evaluates the model again, and an outer gradient is no gradient of a loss",
+            remedy=f"--rule '{axes.rule.name}(outer=adamw(lr=0.01))'",
+        )
+    yield from wrong_optimizer(text, "outer={} of rule " + axes.rule.name, f"--rule '{axes.rule.name}(outer={{}})'")
+
+
 def one_sided_comm(run: Run, axes: Axes) -> Iterator[PacelineError]:
     if axes.exchange.asynchronous and run.comm == "nccl":
         yield WrongCommand(
@@ -262,6 +277,7 @@ AXES_CHECKS: tuple[Callable[[Axes], Iterator[PacelineError]], ...] = (
 RUN_CHECKS: tuple[Callable[[Run, Axes], Iterator[PacelineError]], ...] = (
     update_on_servers,
     one_step_for_all,
+    outer_optimizer,
     one_sided_comm,
     tensor_by_tensor,
     elastic_means_one_sum,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Context:
     """`open_lane(lane, exchange)` gives an engine for one vector over all parameters; None is the run's exchange.
+    `open_lane(lane, exchange, positions)` gives one for the parameters at these positions.
 
     `weight()` is the factor of this rank's gradient in the sum over ranks, for the batch that it trains on now: n / N
     where n of the N samples of a step are its own. Rules ask for it with the first gradient of a step, because the
@@ -33,7 +34,7 @@ class Context:
     optimizer: Optimizer
     presence: Presence
     exchange: Exchange
-    open_lane: Callable[[Lane, Exchange | None], LaneEngine]
+    open_lane: Callable[..., LaneEngine]
     accumulate: int = 1
     clip_norm: float | None = None
     loss_scale: Any = None
@@ -45,6 +46,7 @@ class Context:
     )
     on_forward: Callable[[Callable[[], None]], None] = lambda act: None  # calls `act` before every layer of a forward
     run_step: Callable[..., Any] | None = None  # the optimizer's own step, where optimizer.step() is taken over
+    make_optimizer: Callable[[str, Sequence[Any]], Any] = lambda text, parameters: None  # one of torch.optim
 
     def step(self, *closure: Any) -> Any:
         """Run the optimizer's own step."""
@@ -89,14 +91,16 @@ class Context:
 
 
 class Carrier:
-    """One lane that carries tensors of the parameters' shapes: fill, send, wait, look at the result.
+    """One lane that carries tensors of the parameters' shapes, or of those at `positions`: fill, send, wait, read.
 
     Over a consensus exchange, which sums, tensors leave divided by the number of ranks; over neighbors the
     weights are in the mixing.
     """
 
-    def __init__(self, context: Context, lane: Lane, exchange: Exchange | None = None) -> None:
-        self.engine = context.open_lane(lane, exchange)
+    def __init__(
+        self, context: Context, lane: Lane, exchange: Exchange | None = None, positions: Sequence[int] | None = None
+    ) -> None:
+        self.engine = context.open_lane(lane, exchange, positions)
         self._context, self._sums = context, (exchange or context.exchange).consensus
         self.sent = False
 

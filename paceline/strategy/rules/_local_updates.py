@@ -32,9 +32,9 @@ class LocalDuty:
         self._carriers: list[Carrier] = []
         self.steps = 0
 
-    def carry(self, lane: Lane, exchange: Any = None) -> Carrier:
-        """Open a lane of this rule."""
-        carrier = Carrier(self.context, lane, exchange)
+    def carry(self, lane: Lane, exchange: Any = None, positions: Sequence[int] | None = None) -> Carrier:
+        """Open a lane of this rule, over all parameters or those at `positions`."""
+        carrier = Carrier(self.context, lane, exchange, positions)
         self._carriers.append(carrier)
         return carrier
 

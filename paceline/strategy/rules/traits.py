@@ -33,6 +33,16 @@ class RuleTraits(Member):
         return 0
 
     @property
+    def streams(self) -> bool:
+        """Whether it sends the model in parts, or takes a result some steps after it was sent."""
+        return False
+
+    @property
+    def own_optimizer(self) -> str:
+        """An optimizer that the rule runs besides the user's, as it is written; most rules have none."""
+        return ""
+
+    @property
     def intervals(self) -> tuple[int, ...]:
         """Steps between two exchanges, one number for each kind of exchange."""
         return (1,)
