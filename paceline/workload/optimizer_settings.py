@@ -9,13 +9,22 @@ import ast
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Lock
 
 NEVER_NEGATIVE = ("lr", "momentum", "weight_decay", "eps", "rho", "alpha", "lr_decay", "lambd")
 
 
-@cache
+_parsing = Lock()  # Python 3.11 fails with a SystemError if two threads make syntax trees at the same time
+
+
 def optimizer_settings() -> dict[str, tuple[str, ...]]:
     """Return the settings of every optimizer by its lowercase name; empty if torch is not found."""
+    with _parsing:
+        return _read_settings()
+
+
+@cache
+def _read_settings() -> dict[str, tuple[str, ...]]:
     spec = find_spec("torch")
     places = list(spec.submodule_search_locations or ()) if spec is not None else []
     classes = {node.name: node for place in places for node in _classes(Path(place) / "optim")}

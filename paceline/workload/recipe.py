@@ -55,8 +55,12 @@ def written(optimizer: torch.optim.Optimizer) -> str:
 
 
 def _value(written: Spec) -> Any:
-    text = {"true": "True", "false": "False", "none": "None"}.get(written.text.lower(), written.text)
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
+    words = {"true": True, "false": False, "none": None}
+    if written.text.lower() in words:
+        return words[written.text.lower()]
+    for kind in (int, float, ast.literal_eval):  # numbers first: syntax trees are not for several threads
+        try:
+            return kind(written.text)
+        except (ValueError, SyntaxError):
+            continue
+    return written.text

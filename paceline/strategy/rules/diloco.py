@@ -66,11 +66,6 @@ class Diloco(RuleTraits):
     def own_optimizer(self) -> str:
         return self.outer
 
-    @property
-    def nesterov(self) -> str:
-        """Return the outer optimizer of the publication, as it is written."""
-        return f"sgd(lr={self.lr}{f', momentum={self.momentum}, nesterov=true' if self.momentum else ''})"
-
     def __post_init__(self) -> None:
         check_every(self, self.every)
         if not self.lr > 0:
@@ -136,9 +131,16 @@ class DilocoDuty(LocalDuty):
         widened = self._fragments[0].lane.widened
         self._anchor = [self._torch.nn.Parameter(widened(value)) for value in self.values()]
         self._anchored = False
-        self.outer = context.make_optimizer(rule.outer or rule.nesterov, self._anchor)
+        self.outer = self._make_outer()
         if rule.delay:
             context.on_forward(self.advance)
+
+    def _make_outer(self) -> Any:
+        rule = self._rule
+        if rule.outer:
+            return self.context.make_optimizer(rule.outer, self._anchor)
+        nesterov = rule.momentum > 0
+        return self._torch.optim.SGD(self._anchor, lr=rule.lr, momentum=rule.momentum, nesterov=nesterov)
 
     def leave(self) -> None:
         if not self._anchored:
