@@ -9,6 +9,7 @@
     ├── WorkloadError      a model, loss or batch that cannot be trained
     │   └── NonFinite          a loss or gradient that is NaN or infinite, with rank and step
     ├── DamagedFile        a file whose bytes are not what its header promises, with the offset
+    ├── StoreFailed        an object store that refuses, fails or holds something else, with the key
     ├── NoRoom             shared memory or disk is too small for what was asked
     ├── PeerLost           another rank died, left or stopped answering
     ├── CallMismatch       ranks disagree about the sequence of collectives
@@ -112,6 +113,10 @@ class DamagedFile(PacelineError):
     def __init__(self, path: object, offset: int, *, why: str, remedy: str = "get the file again") -> None:
         self.path, self.offset = path, offset
         super().__init__(f"{path} is damaged at offset {offset}", why=why, remedy=remedy)
+
+
+class StoreFailed(PacelineError):
+    """An object store that refuses a request or keeps failing; names the key."""
 
 
 class NoRoom(PacelineError):

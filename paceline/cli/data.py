@@ -1,9 +1,10 @@
-"""paceline data: write samples to TFRecord shards, and check shards."""
+"""paceline data: write samples to TFRecord shards, check shards, and serve a folder as an object store."""
 
 from __future__ import annotations
 
 import json
 import sys
+import threading
 from pathlib import Path
 from typing import Annotated
 
@@ -15,33 +16,41 @@ from paceline.cli.show import size
 from paceline.errors import WrongCommand
 from paceline.run.run import Run
 
-FORMS = {"pack": 2, "verify": 1}  # words after each
+FORMS = {"pack": "SOURCE DIR", "verify": "DIR", "serve": "DIR"}  # words after each
 
 
 @app.command()
 def data(
-    words: Annotated[list[str], typer.Argument(help="pack SOURCE DIR, or verify DIR.")],
+    words: Annotated[list[str], typer.Argument(help="pack SOURCE DIR, verify DIR or s3://BUCKET/PATH, or serve DIR.")],
     model: Annotated[
         str, typer.Option("--model", help="pack: the model that takes or makes the samples.")
     ] = "small_cnn",
     shards: Annotated[int, typer.Option("--shards", help="pack: number of training files.")] = 8,
     seed: Annotated[int, typer.Option("--seed", help="pack: random seed of the model.", min=0)] = 0,
+    port: Annotated[
+        int, typer.Option("--port", help="serve: port on this machine; 0 takes a free one.", min=0, max=65535)
+    ] = 0,
+    faults: Annotated[
+        float, typer.Option("--faults", help="serve: share of requests that fail on purpose.", min=0.0, max=0.9)
+    ] = 0.0,
     json_file: JsonFile = None,
 ) -> None:
-    """Write the samples of a source to TFRecord shards, or check every record of shards.
+    """Write the samples of a source to TFRecord shards, check every record of shards, or serve them as S3 does.
 
     `paceline data pack "idx(FOLDER)" DIR --shards 16` writes train-00000-of-00016 and so on, and an index; then
     train with --source "tfrecord(DIR)". `paceline data verify DIR` names every damaged record; its exit code is 1 if
-    there is any.
+    there is any. `paceline data serve DIR` is an S3 server for this machine alone; it prints the environment that
+    clients need, and runs until Ctrl-C.
     """
-    if words[0] not in FORMS or len(words) != 1 + FORMS[words[0]]:
-        raise WrongCommand(
-            f"paceline data {' '.join(words)}", why="it is pack SOURCE DIR, or verify DIR", remedy="data verify DIR"
-        )
+    if words[0] not in FORMS or len(words) != 1 + len(FORMS[words[0]].split()):
+        forms = ", ".join(f"{form} {rest}" for form, rest in FORMS.items())
+        raise WrongCommand(f"paceline data {' '.join(words)}", why=f"it is one of {forms}", remedy="data verify DIR")
     if words[0] == "pack":
         _pack(words[1], Path(words[2]), model, shards, seed, json_file)
+    elif words[0] == "verify":
+        _verify(words[1], json_file)
     else:
-        _verify(Path(words[1]), json_file)
+        _serve(Path(words[1]), port, faults, seed)
 
 
 def _pack(text: str, folder: Path, model: str, shards: int, seed: int, json_file: Path | None) -> None:
@@ -62,16 +71,30 @@ def _pack(text: str, folder: Path, model: str, shards: int, seed: int, json_file
     _keep(json_file, {"files": len(made), "records": records, "bytes": nbytes})
 
 
-def _verify(folder: Path, json_file: Path | None) -> None:
+def _verify(where: str, json_file: Path | None) -> None:
     from paceline.workload.tfrecord.pack import verify
 
-    verdict = verify(folder)
+    verdict = verify(where)
     for damage in verdict.damages:
         print(f"damaged: {damage}")
     print(f"{verdict.records:,} sound records in {verdict.files} files, {size(verdict.nbytes)}")
     _keep(json_file, verdict.to_dict())
     if verdict.damages:
         raise typer.Exit(1)
+
+
+def _serve(folder: Path, port: int, faults: float, seed: int) -> None:
+    """Serve until a signal ends this process."""
+    from paceline.workload.objects.serve import Server
+
+    with Server(folder, port, faults=faults, seed=seed) as server:
+        for name, value in server.environment.items():
+            print(f"export {name}={value}")
+        print(f'# {folder} is {server.address}: --source "tfrecord({server.address})"; Ctrl-C ends it', flush=True)
+        try:
+            threading.Event().wait()
+        except KeyboardInterrupt:
+            print("ended")
 
 
 def _keep(path: Path | None, content: object) -> None:

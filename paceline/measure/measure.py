@@ -19,6 +19,7 @@ from paceline.measure.breakdown import breakdown, over_ranks
 from paceline.measure.busy import Usage
 from paceline.measure.clock import align
 from paceline.measure.communication import communication, task
+from paceline.measure.input import input_notes, input_part
 from paceline.measure.places import for_workers, launcher_of, places_of
 from paceline.measure.record.figures import (
     Accuracy,
@@ -159,6 +160,7 @@ def make_record(
     parts = over_ranks([breakdown(rank.steps, rank.parts) for rank in ranks])
     events = [rank.events for rank in ranks]
     talk = communication(parts, events, [rank.events_exposed for rank in ranks], told_apart=run.reference != "ddp")
+    stored = input_part(ranks)
     return Record(
         kind=COMPUTE.make(run.compute).kind,
         id=new_id(),
@@ -171,6 +173,7 @@ def make_record(
             *(*notes, *first.notes, *_different_machines(ranks), *uneven),
             *([ALIKE] if leaning(series) else []),
             *_starved(parts),
+            *input_notes(stored),
         ],
         verdict="steady" if settled.steady else "unsteady",
         workers=run.workers,
@@ -188,6 +191,7 @@ def make_record(
         task=task(parts, talk, events),
         bytes=_bytes(ranks),
         resources=_resources(ranks, peak),
+        input=stored,
         plan=first.plan,
         profile=first.profile,
         network=first.network if network is None else {**network, **first.network},

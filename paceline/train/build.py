@@ -29,7 +29,7 @@ from paceline.workload.profile import read as read_profile
 from paceline.workload.recipe import make_optimizer
 from paceline.workload.resolve import build as build_workload
 from paceline.workload.resolve import seeded
-from paceline.workload.sources._source import Source
+from paceline.workload.sources._source import Counted, Source
 
 
 def workload_of(run: Run, source: Source | None = None, rank: int = 0) -> Workload:
@@ -108,6 +108,7 @@ def training_of(composed: Composed, comm: Comm, device: Device | None = None) ->
         rank=comm.rank,
         accumulate=run.accumulate,
         optimizer=optimizer,
+        counts=source.counts if isinstance(source, Counted) else lambda: None,
         rate=_rate_of(run, optimizer),
         precision=run.precision,
         device="cuda" if device.kind == "cuda" else "cpu",

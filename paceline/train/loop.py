@@ -14,6 +14,7 @@ from paceline.errors import NonFinite, WorkloadError
 from paceline.measure.meter import Meter
 from paceline.types import Workload
 from paceline.workload.feed import Feed
+from paceline.workload.objects.bucket import Counts
 from paceline.workload.sources._source import Samples
 
 _HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -36,6 +37,7 @@ class Training:
     losses: list[float] = field(default_factory=list)
     samples: int = 0  # that this rank has trained on
     optimizer: Any = None
+    counts: Callable[[], Counts | None] = lambda: None  # of an object store that samples come from
     rate: Callable[[float], float] | None = None  # the learning rate at a time in epochs
 
     def steps(self, count: int, meter: Meter, *, drain: bool = True) -> None:

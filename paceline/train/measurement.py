@@ -14,7 +14,7 @@ from paceline.measure.footprint import PeakMemory, peak_rss
 from paceline.measure.gpu import GpuUse
 from paceline.measure.meter import Diary, Meter, Tally
 from paceline.measure.record.events import EventRow
-from paceline.measure.record.figures import NetworkPart, PlanPart
+from paceline.measure.record.figures import InputPart, NetworkPart, PlanPart
 from paceline.measure.record.rank_report import Coding, Grade, RankReport, Replicas, Staleness
 from paceline.measure.starved import queued_seconds
 from paceline.run.run import Run
@@ -189,6 +189,7 @@ class Measurement:
             network=_network(training),
             environment=capture(),
             notes=list(_notes(run, training)),
+            input=_input(training),
             skipped=training.pace.loss_scale.skipped if training.pace.loss_scale else 0,
         )
 
@@ -224,6 +225,11 @@ def _notes(run: Run, training: Any) -> Iterator[str]:
         yield f"target {run.target:g}: see the accuracy of each epoch and its seconds of training"
     if training.tests is not None and training.workload.grade is None:
         yield f"no accuracy: {run.model} does not say what is right (Workload.grade)"
+
+
+def _input(training: Any) -> InputPart:
+    counts = training.counts()
+    return {} if counts is None else cast(InputPart, {**vars(counts), "reasons": dict(counts.reasons)})
 
 
 def _events(training: Any, run: Run) -> tuple[list[EventRow], float, dict[str, Any] | None]:

@@ -20,6 +20,7 @@ from paceline.types import Cursor, View
 from paceline.workload.order import Order, after
 
 AHEAD = 2  # batches
+EXPECTED = 16  # global batches of which the samples are announced
 
 
 class Portion(NamedTuple):
@@ -39,6 +40,14 @@ class Augmented(Protocol):
 
     def at(self, seed: int, epoch: int) -> Any:
         """Set the epoch of the samples that are made from now on."""
+
+
+@runtime_checkable
+class Expecting(Protocol):
+    """Samples that can be fetched before they are made."""
+
+    def expect(self, ids: Any) -> None:
+        """Start to fetch samples that are needed soon."""
 
 
 class Feed:
@@ -143,7 +152,9 @@ def _portions(
     always = order.ids(0, 0, view.rank, view.size * accumulate)
     first = place(samples(always)) if constant else None
     augmented = samples if isinstance(samples, Augmented) else None
+    announce = _announcer(samples, order, view, accumulate)
     while True:
+        announce(cursor)
         if augmented is not None:
             augmented.at(order.seed, cursor.epoch)
         total = min(order.global_batch, order.samples - cursor.step * order.global_batch)
@@ -158,6 +169,24 @@ def _portions(
                 place(samples(_trainable(ids, order, cursor, view.size * accumulate))), len(ids), total, *then
             )
         cursor = following
+
+
+def _announcer(samples: Any, order: Order, view: View, accumulate: int) -> Callable[[Cursor], None]:
+    """Return a function that announces samples of the epoch before they are needed, every one once."""
+    if not isinstance(samples, Expecting):
+        return lambda cursor: None
+    done = (-1, 0)  # epoch, and its step from which on nothing was announced
+
+    def announce(cursor: Cursor) -> None:
+        nonlocal done
+        first = max(done[1], cursor.step) if done[0] == cursor.epoch else cursor.step
+        done = cursor.epoch, min(order.steps, cursor.step + EXPECTED)
+        for step in range(first, done[1]):
+            for micro in range(accumulate):
+                part = micro * view.size + view.rank
+                samples.expect(order.ids(cursor.epoch, step, part, view.size * accumulate))
+
+    return announce
 
 
 def _trainable(ids: Any, order: Order, cursor: Cursor, parts: int) -> Any:

@@ -116,6 +116,16 @@ class Resources(Part, total=False):
     decode_seconds_per_step: Filled
 
 
+class InputPart(Part, total=False):
+    """Requests to an object store, over all ranks: how many, how many of them again and why, and bytes received."""
+
+    requests: int
+    retries: int
+    nbytes: Size
+    again: int
+    reasons: dict[str, int]
+
+
 class Speedup(Part):
     value: Number
     low: Number | None

@@ -12,7 +12,7 @@ from typing import TypedDict
 
 from paceline.cluster.environment import Environment
 from paceline.measure.record.events import EventRow
-from paceline.measure.record.figures import Json, NetworkPart, PlanPart
+from paceline.measure.record.figures import InputPart, Json, NetworkPart, PlanPart
 
 
 class Coding(TypedDict, total=False):
@@ -104,6 +104,7 @@ class RankReport:
     environment: Environment = field(default_factory=Environment)
     notes: list[str] = field(default_factory=list)
     skipped: int = 0
+    input: InputPart = field(default_factory=InputPart)  # an object store, if samples come from one
     queued_seconds_per_step: float | None = None  # ready to run, but without a core
     drains: list[float] = field(default_factory=list)  # after each turn: finishing exchanges that cross the step
 

@@ -27,6 +27,7 @@ from paceline.measure.record.figures import (
     Efficiency,
     ExperimentPart,
     Incident,
+    InputPart,
     Json,
     NetworkPart,
     Number,
@@ -93,6 +94,7 @@ class Record(BaseModel):  # type: ignore[explicit-any]  # BaseModel has it, the 
     task: Task = Field(default_factory=Task)
     bytes: Bytes = Field(default_factory=Bytes)
     resources: Resources = Field(default_factory=Resources)
+    input: InputPart = Field(default_factory=InputPart)
     plan: PlanPart = Field(default_factory=PlanPart)
     profile: dict[str, Json] | None = None
     network: NetworkPart = Field(default_factory=NetworkPart)

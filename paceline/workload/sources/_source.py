@@ -7,9 +7,10 @@ stream      batches as they arrive: nobody knows what comes next, so order and r
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from paceline.types import Workload
+from paceline.workload.objects.bucket import Counts
 from paceline.workload.order import Order
 
 if TYPE_CHECKING:
@@ -45,3 +46,11 @@ class Source(Protocol):
 
     def tests(self) -> Samples | None:
         """The test part, if it has one."""
+
+
+@runtime_checkable
+class Counted(Protocol):
+    """A source that may read from an object store."""
+
+    def counts(self) -> Counts | None:
+        """Requests so far; None where there is no store."""

@@ -15,6 +15,7 @@ from paceline.errors import DamagedFile, WrongCommand
 from paceline.files.read import read_bytes
 from paceline.menu.menu import Member
 from paceline.types import Workload
+from paceline.workload.objects.address import refuse_address
 from paceline.workload.order import Permuted
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ class Cifar10(Member):
     kind: ClassVar[str] = "indexable"
 
     folder: str
+
+    def __post_init__(self) -> None:
+        refuse_address(self.folder, self.name)
 
     @property
     def constant(self) -> bool:

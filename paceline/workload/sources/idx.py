@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, ClassVar
 from paceline.errors import BadMember, DamagedFile, WrongCommand
 from paceline.menu.menu import Member
 from paceline.types import Workload
+from paceline.workload.objects.address import refuse_address
 from paceline.workload.order import Permuted
 from paceline.workload.sources._idxfile import IdxFile, look
 
@@ -38,6 +39,7 @@ class Idx(Member):
     channels: int = 1
 
     def __post_init__(self) -> None:
+        refuse_address(self.folder, self.name)
         if self.channels not in (1, 3):
             raise BadMember(f"idx(channels={self.channels})", why="an image is gray (1) or has colors (3)")
 

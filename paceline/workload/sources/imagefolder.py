@@ -14,6 +14,7 @@ from paceline.errors import BadMember, WrongCommand
 from paceline.files.read import read_bytes
 from paceline.menu.menu import Member
 from paceline.types import Workload
+from paceline.workload.objects.address import refuse_address
 from paceline.workload.order import Permuted
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class ImageFolder(Member):
     size: int = 224
 
     def __post_init__(self) -> None:
+        refuse_address(self.folder, self.name)
         if self.size < 1:
             raise BadMember(f"{self}", why="an image has at least one pixel a side")
 

@@ -3,28 +3,27 @@
     FOLDER/train-00000-of-01024       image/encoded, image/class/label (counted from `first`)
     FOLDER/validation-00000-of-00128  the test part
 
+FOLDER may be an address of an object store, s3://BUCKET/PREFIX.
 Shards are read in lanes: see Laned in paceline/workload/order.py.
 """
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.errors import BadMember, DamagedFile, WorkloadError
 from paceline.menu.menu import Member
 from paceline.types import Workload
+from paceline.workload.objects.bucket import Counts
 from paceline.workload.order import Laned
 from paceline.workload.tfrecord.frames import crc32c, unpack
+from paceline.workload.tfrecord.places import Objects, Place, place_of
 from paceline.workload.tfrecord.shards import Shard, Shards, read_shards
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-OPEN = 256  # files at once
 
 
 @dataclass(frozen=True)
@@ -38,6 +37,7 @@ class TfRecord(Member):
     size: int = 224
     classes: int = 1000
     first: int = 1
+    endpoint: str = ""
 
     def __post_init__(self) -> None:
         if self.lanes < 1 or self.window < 1 or self.size < 1 or self.classes < 1:
@@ -60,19 +60,23 @@ class TfRecord(Member):
         return {**fit, "classes": self._train.classes} if self._train.classes else fit
 
     def samples_of(self, workload: Workload) -> Records:
-        return Records(self._train, self, 0, 0)
+        return Records(self._place, self._train, self, 0, 0)
 
     def tests(self) -> Records | None:
-        shards = read_shards(self._folder, "test")
-        return None if shards is None else Records(shards, self, None, 0)
+        shards = read_shards(self._place, "test")
+        return None if shards is None else Records(self._place, shards, self, None, 0)
 
-    @property
-    def _folder(self) -> Path:
-        return Path(self.folder).expanduser()
+    def counts(self) -> Counts | None:
+        """Return the requests to an object store so far; None for a folder."""
+        return self._place.bucket.counts if isinstance(self._place, Objects) else None
+
+    @cached_property
+    def _place(self) -> Place:
+        return place_of(self.folder, self.endpoint)
 
     @cached_property
     def _train(self) -> Shards:
-        shards = read_shards(self._folder, "train")
+        shards = read_shards(self._place, "train")
         assert shards is not None, "no training files are an error"
         return shards
 
@@ -80,23 +84,24 @@ class TfRecord(Member):
 class Records:
     """Records by id; `epoch` decides how training images are augmented, None that they are not."""
 
-    def __init__(self, shards: Shards, source: TfRecord, epoch: int | None, seed: int) -> None:
-        self._shards, self._source, self._epoch, self._seed = shards, source, epoch, seed
-        self._open: dict[Path, int] = {}
+    def __init__(self, place: Place, shards: Shards, source: TfRecord, epoch: int | None, seed: int) -> None:
+        self._place, self._shards, self._source, self._epoch, self._seed = place, shards, source, epoch, seed
         self._crc = crc32c()
 
     def __len__(self) -> int:
         return len(self._shards)
-
-    def __del__(self) -> None:
-        for number in self._open.values():
-            os.close(number)
 
     def at(self, seed: int, epoch: int) -> Records:
         """Set the epoch for augmentation; ids alone decide everything else."""
         if self._epoch is not None:
             self._seed, self._epoch = seed, epoch
         return self
+
+    def expect(self, ids: Tensor) -> None:
+        """Start to fetch samples that are needed soon."""
+        for sample in ids.tolist() if isinstance(self._place, Objects) else ():
+            shard, number = self._shards.find(sample)
+            self._place.expect(shard.path, *shard.frame(number))
 
     def __call__(self, ids: Tensor) -> Any:
         from paceline.workload.tfrecord.example import decode
@@ -115,15 +120,7 @@ class Records:
 
     def _data(self, shard: Shard, number: int) -> memoryview:
         start, count = shard.frame(number)
-        return unpack(shard.path, number, start, os.pread(self._file(shard.path), count, start), self._crc)
-
-    def _file(self, path: Path) -> int:
-        number = self._open.get(path)
-        if number is None:
-            if len(self._open) >= OPEN:
-                os.close(self._open.pop(next(iter(self._open))))
-            number = self._open[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        return number
+        return unpack(shard.path, number, start, self._place.read(shard.path, start, count), self._crc)
 
     def _tensors(self, rows: list[tuple[int, str, dict[str, Any]]]) -> tuple[Tensor, ...]:
         """Put together what `data pack` wrote: field k holds the bytes of tensor k."""

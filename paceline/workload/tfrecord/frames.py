@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 from paceline.errors import DamagedFile, MissingPackage
 from paceline.files.read import open_file
@@ -67,45 +67,60 @@ class Damage:
         return f"{self.file}: record {self.record} at offset {self.offset}: {self.field}{rest}"
 
 
+class Stream(Protocol):
+    """Bytes that can be read from any place."""
+
+    def seek(self, offset: int, /) -> Any: ...
+
+    def read(self, count: int, /) -> bytes: ...
+
+
 def scan(path: Path, damages: list[Damage], *, contents: bool = True) -> Iterator[tuple[int, memoryview]]:
     """Yield (offset, data) of every sound record; add damage to a list. Without `contents`, check lengths only."""
-    crc = crc32c()
     with open_file(path) as stream:
-        size, offset, number = os.fstat(stream.fileno()).st_size, 0, 0
-        window, start = b"", 0  # bytes of the file from `start` on
-        while offset < size:
-            need = HEAD.size
-            if offset + need > start + len(window):
-                window, start = _read(stream, offset, min(size - offset, max(need, _BLOCK))), offset
-            if len(window) - (offset - start) < need:
-                damages.append(Damage(str(path), number, offset, "the file ends inside the length"))
+        yield from scan_stream(path, stream, os.fstat(stream.fileno()).st_size, damages, contents=contents)
+
+
+def scan_stream(
+    path: object, stream: Stream, size: int, damages: list[Damage], *, contents: bool = True
+) -> Iterator[tuple[int, memoryview]]:
+    """Do the same with an open stream of `size` bytes."""
+    crc = crc32c()
+    offset, number = 0, 0
+    window, start = b"", 0  # bytes of the file from `start` on
+    while offset < size:
+        need = HEAD.size
+        if offset + need > start + len(window):
+            window, start = _read(stream, offset, min(size - offset, max(need, _BLOCK))), offset
+        if len(window) - (offset - start) < need:
+            damages.append(Damage(str(path), number, offset, "the file ends inside the length"))
+            return
+        length, check = HEAD.unpack_from(window, offset - start)
+        if masked(crc(window[offset - start : offset - start + 8])) != check:
+            field = _blame(masked(crc(window[offset - start : offset - start + 8])), check, "length")
+            damages.append(Damage(str(path), number, offset, field, size - offset - need))
+            return
+        if length > size - offset - AROUND:
+            field = f"a length of {length:,} bytes, and the file has {max(0, size - offset - AROUND):,} more"
+            damages.append(Damage(str(path), number, offset, field, max(0, size - offset - need)))
+            return
+        need = length + AROUND
+        if contents and offset + need > start + len(window):
+            window, start = _read(stream, offset, min(size - offset, max(need, _BLOCK))), offset
+            if len(window) < need:
+                damages.append(Damage(str(path), number, offset, "the file ends inside the data"))
                 return
-            length, check = HEAD.unpack_from(window, offset - start)
-            if masked(crc(window[offset - start : offset - start + 8])) != check:
-                field = _blame(masked(crc(window[offset - start : offset - start + 8])), check, "length")
-                damages.append(Damage(str(path), number, offset, field, size - offset - need))
-                return
-            if length > size - offset - AROUND:
-                field = f"a length of {length:,} bytes, and the file has {max(0, size - offset - AROUND):,} more"
-                damages.append(Damage(str(path), number, offset, field, max(0, size - offset - need)))
-                return
-            need = length + AROUND
-            if contents and offset + need > start + len(window):
-                window, start = _read(stream, offset, min(size - offset, max(need, _BLOCK))), offset
-                if len(window) < need:
-                    damages.append(Damage(str(path), number, offset, "the file ends inside the data"))
-                    return
-            if contents:
-                body = memoryview(window)[offset - start + HEAD.size : offset - start + HEAD.size + length]
-                (check,) = CHECK.unpack_from(window, offset - start + HEAD.size + length)
-                seen = masked(crc(bytes(body)))
-                if seen == check:
-                    yield offset, body
-                else:
-                    damages.append(Damage(str(path), number, offset, _blame(seen, check, "data")))
+        if contents:
+            body = memoryview(window)[offset - start + HEAD.size : offset - start + HEAD.size + length]
+            (check,) = CHECK.unpack_from(window, offset - start + HEAD.size + length)
+            seen = masked(crc(bytes(body)))
+            if seen == check:
+                yield offset, body
             else:
-                yield offset, memoryview(b"")
-            offset, number = offset + need, number + 1
+                damages.append(Damage(str(path), number, offset, _blame(seen, check, "data")))
+        else:
+            yield offset, memoryview(b"")
+        offset, number = offset + need, number + 1
 
 
 def _blame(seen: int, check: int, field: str) -> str:
@@ -113,7 +128,7 @@ def _blame(seen: int, check: int, field: str) -> str:
     return f"checksum of {field}" if (seen ^ check).bit_count() == 1 else field
 
 
-def _read(stream: IO[bytes], offset: int, count: int) -> bytes:
+def _read(stream: Stream, offset: int, count: int) -> bytes:
     stream.seek(offset)
     return stream.read(count)
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import WorkloadError, WrongCommand
 from paceline.types import spread
+from paceline.workload.objects.address import is_address
 from paceline.workload.tfrecord.example import encode
-from paceline.workload.tfrecord.frames import Damage, scan, write
+from paceline.workload.tfrecord.frames import Damage, write
+from paceline.workload.tfrecord.places import File, Place, place_of
 from paceline.workload.tfrecord.shards import INDEX, NAME, Shard, write_index
 
 if TYPE_CHECKING:
@@ -103,22 +104,25 @@ class Verdict:
         return {"files": self.files, "records": self.records, "bytes": self.nbytes, "damages": damages}
 
 
-def verify(folder: Path) -> Verdict:
+def verify(where: str | Path, endpoint: str = "") -> Verdict:
     """Check the checksums of every record of every shard; a damaged file does not end it."""
-    files = [folder] if folder.is_file() else sorted(p for p in _listed(folder) if NAME.fullmatch(p.name))
+    text = str(where)
+    alone = not is_address(text) and Path(text).is_file()
+    place = place_of(str(Path(text).parent) if alone else text, endpoint)
+    files = [Path(text)] if alone else [f for f in _listed(place, text) if NAME.fullmatch(f.name) and f.name != INDEX]
     if not files:
         raise WrongCommand(
-            f"data verify {folder}", why="it holds no TFRecord files", remedy="a folder of shards, or a file"
+            f"data verify {text}", why="it holds no TFRecord files", remedy="a folder of shards, or a file"
         )
     verdict = Verdict()
-    for path in files:
+    for file in files:
         verdict.files += 1
-        verdict.nbytes += os.path.getsize(path)
-        verdict.records += sum(1 for _ in scan(path, verdict.damages))
+        verdict.nbytes += place.size(file)
+        verdict.records += sum(1 for _ in place.scan(file, verdict.damages, contents=True))
     return verdict
 
 
-def _listed(folder: Path) -> list[Path]:
-    if not folder.is_dir():
-        raise WrongCommand(f"data verify {folder}", why="there is no such file or folder")
-    return [path for path in folder.iterdir() if path.name != INDEX and path.is_file()]
+def _listed(place: Place, text: str) -> Sequence[File]:
+    if not is_address(text) and not Path(text).is_dir():
+        raise WrongCommand(f"data verify {text}", why="there is no such file or folder")
+    return place.files()

@@ -4,11 +4,12 @@
     FOLDER/paceline-index.json           written by `paceline data pack`
 
 Files of others have no index. They are scanned once, and the index is kept in the cache folder under their names, sizes
-and times, never beside them.
+and times (objects: ETags), never beside them.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -24,7 +25,8 @@ from typing import Any
 from paceline.errors import DamagedFile, WrongCommand
 from paceline.files.read import read_text
 from paceline.files.snapshot import atomic
-from paceline.workload.tfrecord.frames import AROUND, Damage, scan
+from paceline.workload.tfrecord.frames import AROUND, Damage
+from paceline.workload.tfrecord.places import File, Place
 
 INDEX = "paceline-index.json"
 NAME = re.compile(r"(?P<part>train|validation|test)-\d{5}-of-\d{5}(\.tfrecord)?|.+\.tfrecords?")
@@ -33,9 +35,9 @@ LARGEST_INDEX = 1 << 30  # bytes
 
 @dataclass(frozen=True)
 class Shard:
-    """One file: its path, its size, and the offset of every record."""
+    """One file or object: its path, its size, and the offset of every record."""
 
-    path: Path
+    path: File
     size: int
     offsets: tuple[int, ...]
 
@@ -66,39 +68,37 @@ class Shards:
         return self.shards[place], sample - self.starts[place]
 
 
-def files_of(folder: Path, part: str) -> list[Path]:
+def files_of(place: Place, part: str) -> list[File]:
     """Return the shards of a part: train, or the test part under any of its names."""
-    if not folder.is_dir():
-        raise WrongCommand(f"tfrecord({folder})", why="there is no such folder", remedy="paceline data pack SOURCE DIR")
     names = {"train": ("train",), "test": ("validation", "test")}[part]
-    matches = [(path, NAME.fullmatch(path.name)) for path in sorted(folder.iterdir()) if path.is_file()]
-    chosen = [path for path, match in matches if match and (match["part"] or "train") in names]
+    matches = [(file, NAME.fullmatch(file.name)) for file in place.files()]
+    chosen = [file for file, match in matches if match and (match["part"] or "train") in names]
     if not chosen and part == "train":
         raise WrongCommand(
-            f"tfrecord({folder})",
+            f"tfrecord({place})",
             why="it holds no train-00000-of-... and no *.tfrecord",
             remedy="paceline data pack SOURCE DIR",
         )
     return chosen
 
 
-def read_shards(folder: Path, part: str, cache: Path | None = None) -> Shards | None:
+def read_shards(place: Place, part: str, cache: Path | None = None) -> Shards | None:
     """Return the shards of a part, by their index; None if there are no files of this part."""
-    files = files_of(folder, part)
+    files = files_of(place, part)
     if not files:
         return None
-    index = _index(folder / INDEX)
+    index = _index(place)
     known = {entry["name"]: entry for entry in index.get(part, [])}
     shards = []
-    for path in files:
-        size, entry = path.stat().st_size, known.get(path.name)
+    for file in files:
+        size, entry = place.size(file), known.get(file.name)
         if entry is not None and entry["size"] != size:
             raise DamagedFile(
-                path, min(size, entry["size"]), why=f"it has {size:,} bytes, {entry['size']:,} in the index"
+                file, min(size, entry["size"]), why=f"it has {size:,} bytes, {entry['size']:,} in the index"
             )
-        offsets = tuple(entry["offsets"]) if entry is not None else _scanned(path, cache)
-        _check(path, size, offsets)
-        shards.append(Shard(path, size, offsets))
+        offsets = tuple(entry["offsets"]) if entry is not None else _scanned(place, file, cache)
+        _check(file, size, offsets)
+        shards.append(Shard(file, size, offsets))
     return Shards(tuple(shards), tuple(index.get("fields", ())), int(index.get("classes", 0)))
 
 
@@ -112,42 +112,60 @@ def write_index(
         stream.write(json.dumps(content).encode())
 
 
-def _index(path: Path) -> dict[str, Any]:
-    if not path.exists():
+def _index(place: Place) -> dict[str, Any]:
+    file = next((file for file in place.files() if file.name == INDEX), None)
+    if file is None:
         return {}
     try:
-        content = json.loads(read_text(path, LARGEST_INDEX))
+        content = json.loads(place.content(file, LARGEST_INDEX))
         if content["format"] != 1:
             raise ValueError(f"format {content['format']}")
         return dict(content)
     except (ValueError, KeyError, TypeError) as problem:
         raise DamagedFile(
-            path, 0, why=f"it is no index of shards ({problem})", remedy="delete it, or pack again"
+            file, 0, why=f"it is no index of shards ({problem})", remedy="delete it, or pack again"
         ) from None
 
 
-def _check(path: Path, size: int, offsets: Sequence[int]) -> None:
+def _check(file: File, size: int, offsets: Sequence[int]) -> None:
     rising = all(b - a >= AROUND for a, b in zip(offsets, (*offsets[1:], size), strict=True))
     if offsets and (offsets[0] != 0 or not rising):
-        raise DamagedFile(path, 0, why="its index has offsets that cannot be", remedy="delete the index, or pack again")
+        raise DamagedFile(file, 0, why="its index has offsets that cannot be", remedy="delete the index, or pack again")
 
 
-def _scanned(path: Path, cache: Path | None) -> tuple[int, ...]:
-    """Return the offsets in a file of others, scanned once."""
-    about = path.stat()
-    key = hashlib.blake2b(f"{path.resolve()}|{about.st_size}|{about.st_mtime_ns}".encode(), digest_size=16).hexdigest()
+def _scanned(place: Place, file: File, cache: Path | None) -> tuple[int, ...]:
+    """Return the offsets in a file of others, scanned once: one process scans, others wait for it."""
+    key = hashlib.blake2b(place.version(file).encode(), digest_size=16).hexdigest()
     kept = (cache or cache_folder()) / f"{key}.json"
+    known = _kept(kept)
+    if known is not None:
+        return known
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    with open(kept.with_suffix(".lock"), "wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        known = _kept(kept)
+        if known is None:
+            known = _scan(place, file)
+            with atomic(kept) as stream:
+                stream.write(json.dumps(known).encode())
+        kept.with_suffix(".lock").unlink(missing_ok=True)
+    return known
+
+
+def _kept(kept: Path) -> tuple[int, ...] | None:
     if kept.exists():
         try:
             return tuple(int(offset) for offset in json.loads(read_text(kept, LARGEST_INDEX)))
         except (ValueError, TypeError):
             kept.unlink(missing_ok=True)
+    return None
+
+
+def _scan(place: Place, file: File) -> tuple[int, ...]:
     damages: list[Damage] = []
-    offsets = tuple(offset for offset, _ in scan(path, damages, contents=False))
+    offsets = tuple(place.scan(file, damages, contents=False))
     if damages:
-        raise DamagedFile(path, damages[0].offset, why=f"record {damages[0].record}: {damages[0].field}")
-    with atomic(kept) as stream:
-        stream.write(json.dumps(offsets).encode())
+        raise DamagedFile(file, damages[0].offset, why=f"record {damages[0].record}: {damages[0].field}")
     return offsets
 
 
