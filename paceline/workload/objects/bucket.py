@@ -76,9 +76,10 @@ class Bucket:
         def rest() -> None:
             nonlocal last, ordered
             behind = last if ordered else None
-            for page in obstore.list(self._store, self.address.prefix or None, offset=behind, chunk_size=PAGE):
+            pages = obstore.list(self._store, self.address.prefix or None, offset=behind, chunk_size=PAGE)
+            for number, page in enumerate(pages):
                 with self._lock:
-                    self.counts.requests += bool(items)
+                    self.counts.requests += bool(number)  # the first one is counted as the attempt
                 for meta in page:
                     key = meta["path"]
                     ordered = ordered and (last is None or key > last)
