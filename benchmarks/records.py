@@ -91,7 +91,9 @@ def fill(folder: Path) -> int:
     for name, record in found:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(record.model_dump(mode="json", by_alias=True), indent=1) + "\n")
+        values = record.model_dump(mode="json", by_alias=True)
+        values["run"] = record.run.model_dump(mode="json", exclude_unset=True)  # older code knows fewer settings
+        path.write_text(json.dumps(values, indent=1) + "\n")
     return len(found)
 
 

@@ -1,6 +1,6 @@
 """Colors by meaning, on light and on dark paper. Pairs that meet in a chart differ in lightness too.
 
-A chart is drawn once, with the light colors; in the page each becomes a variable that follows the theme.
+A chart is drawn with variables, which follow the theme of the page; a file of its own gets the light colors.
 """
 
 from __future__ import annotations
@@ -56,13 +56,12 @@ DARK = {
 
 
 SERIES = tuple(name for name in LIGHT if name.startswith("series"))
-_HEX = re.compile("|".join(map(re.escape, LIGHT.values())))
-_NAMES = {value: name for name, value in LIGHT.items()}
+_VARIABLE = re.compile(r"var\(--(\w+)\)")
 
 
-def themed(svg: str) -> str:
-    """The drawing with variables instead of colors."""
-    return _HEX.sub(lambda match: f"var(--{_NAMES[match[0]]})", svg)
+def painted(svg: str, colors: dict[str, str]) -> str:
+    """The drawing with colors instead of variables."""
+    return _VARIABLE.sub(lambda match: colors[match[1]], svg)
 
 
 def variables(colors: dict[str, str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from paceline.measure.record.record import Record
@@ -107,17 +107,18 @@ def curve(standings: Sequence[Standing], values: Sequence[Sequence[float]], what
     return Table(("contender", "points", f"first {what}", "highest" if up else "lowest", "last"), tuple(rows))
 
 
-def timeline(spans: Sequence[Span]) -> Table:
-    """Time by lane and part; single chunks would make a long table."""
-    sums: dict[tuple[int, str, str], list[float]] = {}
-    for span in spans:
-        name = span.name if span.lane == "compute" else "chunks under way"
-        sums.setdefault((span.rank, span.lane, name), []).append(span.stop - span.start)
+def timeline(steps: Mapping[str, Sequence[Span]]) -> Table:
+    """Time of each contender by rank, lane and part; single chunks would make a long table."""
+    sums: dict[tuple[str, int, str, str], list[float]] = {}
+    for label, spans in steps.items():
+        for span in spans:
+            name = span.name if span.lane == "compute" else "chunks under way"
+            sums.setdefault((label, span.rank, span.lane, name), []).append(span.stop - span.start)
     rows = tuple(
-        (f"rank {rank}", lane, name, str(len(seconds)), f"{sum(seconds) * 1e3:.2f}", f"{max(seconds) * 1e3:.2f}")
-        for (rank, lane, name), seconds in sums.items()
+        (label, str(rank), lane, name, str(len(seconds)), f"{sum(seconds) * 1e3:.2f}", f"{max(seconds) * 1e3:.2f}")
+        for (label, rank, lane, name), seconds in sums.items()
     )
-    return Table(("rank", "lane", "part", "count", "ms in all", "longest ms"), rows)
+    return Table(("contender", "rank", "lane", "part", "count", "ms in all", "longest ms"), rows)
 
 
 def is_judged(record: Record) -> bool:

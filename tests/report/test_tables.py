@@ -2,8 +2,9 @@
 
 from paceline.race.results.fields import fields_of
 from paceline.report import plots, tables
+from paceline.report.chart import Dot, Interval
 from paceline.report.page.sections import draw_field
-from tests.report.samples import cell, graded, race, record
+from tests.report.samples import graded, race, record
 
 EPOCHS = {"ddp": (0.4, 0.7, 0.9), "allreduce": (0.5, 0.8, 0.75), "wfbp": (0.6,)}
 
@@ -20,11 +21,6 @@ def column(table, name):
 
 def graded_race():
     return [record(name, start=start, accuracy=graded(*values)) for name, values in EPOCHS.items() for start in (1, 2)]
-
-
-def drawn_rows(chart):
-    """What a chart of one layer shows."""
-    return chart.spec["data"]["values"]
 
 
 def test_accuracy_stands_beside_the_rate_where_any_contender_has_it():
@@ -47,12 +43,12 @@ def test_a_single_accuracy_is_in_the_table_and_needs_no_chart():
 def test_the_accuracy_chart_has_a_line_of_all_epochs_for_whoever_has_several():
     drawn = draw_field(field_of(graded_race()), {})
     chart = next(chart for _, chart in drawn.curves if chart.name == "accuracy-2")
-    shown = {(row["name"], row["step"]): row["value"] for row in drawn_rows(chart)}
+    shown = {(line.name, x): y for line in chart.chart.lines for x, y in line.points}
     assert shown == {(name, k + 1): EPOCHS[name][k] for name in ("ddp", "allreduce") for k in range(3)}
     assert chart.table.head == ("contender", "points", "first accuracy", "highest", "last")
     assert column(chart.table, "highest") == {"ddp": "0.9", "allreduce": "0.8"}
     assert "allreduce from 0.5 to 0.75" in chart.says
-    assert "epoch" in plots.to_svg(chart.spec)
+    assert ">epoch</text>" in plots.to_svg(chart)
 
 
 def test_what_ddp_waits_is_not_known_and_not_shown_as_nothing():
@@ -61,7 +57,7 @@ def test_what_ddp_waits_is_not_known_and_not_shown_as_nothing():
     exposed, waiting = column(chart.table, "exposed ms"), column(chart.table, "waiting")
     assert (exposed["ddp"], waiting["ddp"]) == ("-", "-")
     assert waiting["allreduce"] == "5.0 %"
-    parts = {(row["name"], row["part"]) for row in drawn_rows(chart)}
+    parts = {(row.name, bar.color) for row in chart.chart.rows for bar in row.marks}
     assert ("ddp", "exposed") not in parts
     assert {("ddp", "backward"), ("allreduce", "exposed")} <= parts
 
@@ -69,16 +65,28 @@ def test_what_ddp_waits_is_not_known_and_not_shown_as_nothing():
 def test_the_baseline_of_a_race_is_where_lines_begin_and_no_line_of_its_own():
     alone = [record("limit", 1, start) for start in range(1, 6)]
     chart = plots.scaling(field_of([*alone, *race(worlds=(2,), strategies=("ddp", "allreduce"))]))
-    rows = [row for layer in chart.spec["layer"] for row in layer["data"]["values"]]
-    names = {row["name"] for row in rows if "name" in row}
-    assert names == {"ddp", "allreduce"}
+    assert {line.name for line in chart.chart.lines} == {"ddp", "allreduce"}
+    assert all([x for x, _ in line.points] == [1, 2] for line in chart.chart.lines)
     assert "limit" in column(chart.table, "workers")
 
 
-def test_a_legend_of_long_labels_has_as_many_columns_as_fit():
-    labels = [f"parameter_server, fake on device {k}" for k in range(8)]
-    long = plots.scaling(field_of([record("limit", 1), *(cell(label) for label in labels)]))
-    assert "columns" not in plots.scaling(field_of(race(worlds=(1, 2)))).at(plots.WIDE)["config"]["legend"]
-    wide, narrow = (long.at(width) for width in (plots.WIDE, plots.NARROW))
-    assert (wide["config"]["legend"]["columns"], narrow["config"]["legend"]["columns"]) == (2, 1)
-    assert narrow["height"] > wide["height"] > long.spec["height"], "lines of a legend take nothing from the chart"
+def test_a_loss_that_is_no_number_is_left_out_of_its_line():
+    losses = [2.0, float("nan"), 1.0, float("inf"), 0.5]
+    [(_, chart)] = draw_field(field_of([record(loss=losses)]), {}).curves
+    assert chart.chart.lines[0].points == ((0.0, 2.0), (2.0, 1.0), (4.0, 0.5))
+    broken = draw_field(field_of([record(loss=[float("nan")] * 4)]), {})
+    assert broken.curves == []
+
+
+def test_every_start_is_a_dot_beside_the_mean_and_its_interval():
+    field = field_of(race(worlds=(2,), strategies=("ddp", "allreduce"), starts=4))
+    chart = plots.throughput(field, field.at(2), 2, 1.0).chart
+    for row, standing in zip(chart.rows, field.at(2), strict=True):
+        dots = [mark for mark in row.marks if isinstance(mark, Dot)]
+        assert [dot.at for dot in dots] == standing.rates
+        assert all(entry.id in dot.says for entry, dot in zip(standing.records, dots, strict=True))
+        [interval] = [mark for mark in row.marks if isinstance(mark, Interval)]
+        assert (interval.low, interval.high) == (standing.rate.low, standing.rate.high)
+    assert chart.end >= max(row.end for row in chart.rows), "no start lies outside"
+    single = plots.throughput(field, field_of([record()]).at(2), 2, 1.0).chart
+    assert not any(isinstance(mark, Dot) for mark in single.rows[0].marks)

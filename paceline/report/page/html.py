@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterable
 from html import escape
 
-from paceline.report.palette import themed
-from paceline.report.plots import NARROW, WIDE, Figure, to_svg
+from paceline.report.plots import NARROW, WIDE, Figure
 from paceline.report.tables import Table
 
 
@@ -47,28 +45,12 @@ _numbers = itertools.count()
 
 
 def drawing(chart: Figure, width: int, kind: str) -> str:
-    svg = slim(themed(to_svg(chart.at(width))))
-    return tag("div", named(svg, chart.title, chart.says), class_=f"chart {kind}")
+    return tag("div", named(chart.chart.draw(width), chart.title, chart.says), class_=f"chart {kind}")
 
 
 def named(svg: str, title: str, says: str) -> str:
-    """The SVG with a title and a description of its own, ids that are unique in the page, and hover texts."""
+    """The SVG with a title and a description, whose ids are unique in the page."""
     number = next(_numbers)
     head = f'<title id="t{number}">{escape(title)}</title><desc id="d{number}">{escape(says)}</desc>'
-    svg = re.sub(r"clip(\d+)", rf"c{number}-\1", svg)
-    labels = f' role="img" aria-labelledby="t{number} d{number}"'
-    return re.sub(r"<svg([^>]*)>", lambda match: f"<svg{match[1]}{labels}>{head}", svg, count=1)
-
-
-_MARK = re.compile(r'<path aria-label="([^"]*)"([^>]*?)(?:/>|></path>)')
-_QUIET = re.compile(r' (?:role="[^"]*"|aria-roledescription="[^"]*"|aria-hidden="[^"]*"|pointer-events="none")')
-_FONT = re.compile(r' (?:font-family="[^"]*"|xmlns:xlink="[^"]*"|version="1.1"|opacity="1"|class="mark[^"]*")')
-_EMPTY = re.compile(r'<path class="background"[^>]*/>|<path class="foreground"[^>]*/>|<g></g>')
-_LABELS = re.compile(r' aria-label="[^"]*"')
-
-
-def slim(svg: str) -> str:
-    """Marks tell their values on hover; roles of the parts go, because the whole is one picture with a table."""
-    svg = _FONT.sub("", svg)
-    svg = _MARK.sub(lambda match: f"<path{match[2]}><title>{match[1]}</title></path>", svg)
-    return _EMPTY.sub("", _LABELS.sub("", _QUIET.sub("", svg)))
+    start, rest = svg.split(">", 1)
+    return f'{start} role="img" aria-labelledby="t{number} d{number}">{head}{rest}'

@@ -23,7 +23,8 @@ from paceline.report import plots, tables
 from paceline.report.drawing import LARGEST, draw
 from paceline.report.page.html import figure, table, tag, text
 from paceline.report.plots import Figure
-from paceline.report.trace import Events, one_step
+from paceline.report.timeline import timeline
+from paceline.report.trace import Events, Span, one_step
 
 RanksOfRecord = Mapping[str, Sequence[Events]]
 _MOST = 12  # unsteady runs that are named
@@ -40,13 +41,12 @@ class Drawn:
     breakdown: list[tuple[int, Figure]]
     traffic: list[tuple[int, Figure]]
     curves: list[tuple[int, Figure]]
-    timelines: list[Figure]
+    timeline: Figure | None
 
     def figures(self) -> Iterator[Figure]:
         for name in ("same", "changes", "breakdown", "traffic", "curves"):
             yield from (shown for _, shown in getattr(self, name))
-        yield from ([self.scaling] if self.scaling else [])
-        yield from self.timelines
+        yield from (shown for shown in (self.scaling, self.timeline) if shown is not None)
 
 
 def draw_field(field: Field, events: RanksOfRecord) -> Drawn:
@@ -60,7 +60,7 @@ def draw_field(field: Field, events: RanksOfRecord) -> Drawn:
         breakdown=_each(worlds, lambda n: plots.breakdown(field.at(n), n)),
         traffic=_each(worlds, lambda n: plots.traffic(field.at(n), n)),
         curves=[*_each(worlds, lambda n: _loss(field, n)), *_each(worlds, lambda n: _accuracy(field, n))],
-        timelines=[shown for standing in field.at(worlds[-1]) if (shown := _timeline(standing, events))],
+        timeline=timeline([(s, _step_of(s, events)) for s in field.at(worlds[-1])], worlds[-1]),
     )
 
 
@@ -88,12 +88,12 @@ def _accuracy(field: Field, workers: int) -> Figure | None:
     return plots.curves(standings, [accuracy_of(s.last) for s in standings], "accuracy", workers)
 
 
-def _timeline(standing: Standing, events: RanksOfRecord) -> Figure | None:
+def _step_of(standing: Standing, events: RanksOfRecord) -> list[Span]:
+    """A step of its newest start that has events."""
     for record in reversed(standing.records):
-        ranks = events.get(record.id)
-        if ranks:
-            return plots.timeline(standing, one_step(ranks))
-    return None
+        if ranks := events.get(record.id):
+            return one_step(ranks)
+    return []
 
 
 # the page -------------------------------------------------------------------------------------------
@@ -157,11 +157,13 @@ def body(drawn: Drawn, lead: str, has_verdict: bool) -> Iterator[str]:
         if any(tables.waits_inside(standing) for standing in field.standings):
             note += " DDP waits inside backward, where waiting cannot be told apart."
         yield section("Where a step goes", note, _figures(drawn.breakdown, field))
-    if drawn.timelines:
-        note = "One recorded step: what each rank computed above, what it had under way below. A rule that exchanges "
-        note += "every few steps may be shown between exchanges."
-        shown = "".join(figure(f, s) for f, s in _timelines(drawn))
-        yield section("Timeline of a step", note, shown)
+    if drawn.timeline:
+        note = (
+            "One recorded step of each contender, all on one axis: what each rank computed, and below it what it had "
+        )
+        note += "under way. A rule that exchanges every few steps may be shown between exchanges."
+        title = f"{field.run.model}, {_on(int(drawn.timeline.name.rpartition('-')[2]))}"
+        yield section("Timeline of a step", note, figure(drawn.timeline, title))
     if drawn.traffic:
         note = "Counted where bytes arrive. What DDP moves is not counted."
         yield section("Bytes per step", note, _figures(drawn.traffic, field))
@@ -186,11 +188,6 @@ def _figures(figures: Sequence[tuple[int, Figure]], field: Field) -> str:
 
 def _on(workers: int) -> str:
     return f"{workers} worker{'s' * (workers != 1)}"
-
-
-def _timelines(drawn: Drawn) -> Iterator[tuple[Figure, str]]:
-    for shown in drawn.timelines:
-        yield shown, shown.says.removesuffix(".")
 
 
 def topologies(field: Field) -> Iterator[str]:

@@ -18,10 +18,10 @@ from paceline.measure.record.record import Record, write
 from paceline.measure.record.store import EventFiles, Skipped, Stored
 from paceline.race.results.fields import fields_of
 from paceline.report.page import sections
-from paceline.report.page.html import tag, text
+from paceline.report.page.html import named, tag, text
 from paceline.report.page.sections import Drawn, RanksOfRecord, draw_field
 from paceline.report.palette import DARK, LIGHT, variables
-from paceline.report.plots import WIDE, to_png, to_svg
+from paceline.report.plots import to_png, to_svg
 
 TITLE = "paceline report"
 
@@ -121,8 +121,7 @@ def write_charts(drawn: Sequence[Drawn], folder: Path) -> list[Path]:
             stem = figure.name if len(drawn) == 1 else f"{number + 1}-{figure.name}"
             while folder / f"{stem}.svg" in written:
                 stem += "-again"
-            spec = figure.at(WIDE)
-            write(folder / f"{stem}.svg", to_svg(spec))
-            (folder / f"{stem}.png").write_bytes(to_png(spec))
+            write(folder / f"{stem}.svg", named(to_svg(figure), figure.title, figure.says))
+            (folder / f"{stem}.png").write_bytes(to_png(figure))
             written += [folder / f"{stem}.svg", folder / f"{stem}.png"]
     return written
