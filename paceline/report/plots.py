@@ -175,7 +175,7 @@ def bars(axis: str, values: Sequence[tuple[Standing, float, str]]) -> Rows:
 
 
 def curves(standings: Sequence[Standing], values: Sequence[Sequence[float]], what: str, workers: int) -> Figure | None:
-    """One line per contender; `values` are those of its last start. What is not finite is left out of the line."""
+    """One line per contender; `values` are those of its last start. Values that are not finite are left out."""
     pairs = [(s, series) for s, series in zip(standings, values, strict=True) if len(series) > 1]
     first, axis = (1, "epoch") if what == "accuracy" else (0, "backward")
     colors = _series([s for s, _ in pairs])
