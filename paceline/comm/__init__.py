@@ -2,7 +2,7 @@
 
 shm        one host, CPU tensors: shared memory and futexes
 node       several hosts, CPU tensors: shared memory inside a host, torch.distributed between hosts
-tcp        sockets of our own: tokened, abortable
+tcp        paceline's own sockets: authenticated by a token, and abortable
 gloo, nccl torch.distributed
 thread     ranks as threads of one process, for tests
 """

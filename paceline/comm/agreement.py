@@ -1,8 +1,8 @@
 """Compare the calls that ranks are about to make over torch.distributed.
 
-gloo matches collectives by their number alone: calls that differ give a wrong sum, hang, or crash the process in
-native code. So every call of a user, and every training step, is first announced as a note of fixed length in a
-process group of its own (see notes.py). The note of a step travels during backward.
+gloo matches collectives only by their number in the sequence of calls. If ranks make different calls, the result is
+a wrong sum, a hang, or a crash in native code. So every call of a user, and every training step, is first announced
+as a note of fixed length in a separate process group (see notes.py). The note of a step travels during backward.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from paceline.errors import PeerLost
 
 
 class Agreement:
-    """Gather the notes of all members of a comm in a group of their own. Creating it is collective."""
+    """Gathers the notes of all members of a comm in a separate process group. Creating it is collective."""
 
     def __init__(self, rank: int, members: Sequence[int], deadline: float) -> None:
         self.rank, self._size, self._number = rank, len(members), 0
@@ -42,7 +42,7 @@ class Agreement:
 
 
 class CallComparison(Work):
-    """Notes of one call that are being gathered; wait() compares them."""
+    """The notes of one call while they are being gathered. wait() compares them."""
 
     def __init__(self, work: Any, notes: Sequence[Tensor], rank: int, number: int, text: bytes) -> None:
         self._work, self._notes, self._rank, self._number, self._mine = work, notes, rank, number, text
@@ -69,10 +69,10 @@ class CallComparison(Work):
 
 
 class CallFile:
-    """A file with the current call of this process, which the launcher reads if the process crashes in native code."""
+    """A file with the current call of this process. The launcher reads it if the process crashes in native code."""
 
     def __init__(self, path: Path) -> None:
-        """Create the file. Raises FileExistsError rather than touch one that this process did not create."""
+        """Create the file. Raises FileExistsError if a file of this name exists, and leaves that file unchanged."""
         self._path = path
         number = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
@@ -86,7 +86,7 @@ class CallFile:
         self._map[:] = text + b"\n"
 
     def close(self, failed: bool) -> None:
-        """Delete the file, except after a failure, when the launcher reads it."""
+        """Close the file. Delete it unless this rank failed; after a failure the launcher reads it."""
         self._map.close()
         if not failed:
             self._path.unlink(missing_ok=True)

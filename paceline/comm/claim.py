@@ -1,8 +1,8 @@
-"""Allow one running process per rank: a process claims its rank before it connects, and a second one is refused.
+"""Allow one running process per rank. A process claims its rank before it connects; a second process is refused.
 
-A script that is imported again (a DataLoader worker started by spawn, a subprocess) calls join() with the rank of
-the process that started it, and must not take part. A process that joins again after close(), or that follows one
-that has ended (`python first.py; python second.py` under one launcher), gets the next turn.
+A script that is imported again (a DataLoader worker started by spawn, a subprocess) calls join() with the rank of the
+process that started it. It must not take part. A rank may be claimed again, with the next turn number, after close()
+or after its process has ended (`python first.py; python second.py` under one launcher).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Process(NamedTuple):
 
 
 def claim_turn(store: TextStore, rank: int) -> int:
-    """Claim `rank` for this process; return the number of earlier claims, by this process or by ones that have ended.
+    """Claim `rank` for this process. Return its turn: how often the rank was claimed and given up before.
 
     Raises WrongCommand for a process with an ancestor in the job, or if another running process holds the rank.
     """
@@ -73,7 +73,7 @@ def _refuse_descendants(store: TextStore, here: str) -> None:
 
 
 def _joined(process: Process) -> str:
-    """Return the name under which a process that has joined is found by its children."""
+    """Return the store's name for a process that has joined. Its children look it up."""
     return f"joined/{zlib.crc32(process.host.encode()):08x}/{process.pid}/{process.start}"
 
 

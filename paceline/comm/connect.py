@@ -1,7 +1,7 @@
-"""Create the comm of a process from its environment: its rank, where the ranks meet, which transport they can use.
+"""Create the comm of a process. Environment variables give its rank, the meeting place of ranks, and the transport.
 
-Works under paceline's launchers (ranks meet in a folder, on several hosts in a store over TCP), under torchrun (in its
-store), under mpirun and srun (in a store of rank 0) and for a single process.
+Ranks exchange their addresses in a meeting place: under paceline's launchers a folder, or a TCP store for several
+hosts; under torchrun its own store; under mpirun and srun a store that rank 0 serves. A single process needs none.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Position:
 
 
 def position(environ: Mapping[str, str]) -> Position:
-    """Read the rank of this process from the variables of whoever started it; without any the job has one rank."""
+    """Read the rank of this process from the variables that its launcher set. Without any, the job has one rank."""
     starter = starter_of(environ)
     environ = starter.variables
     try:
@@ -93,10 +93,10 @@ def connect(
 ) -> Any:
     """Return the comm of this process. `auto` selects nccl for CUDA tensors, else shm on one host, else node.
 
-    With one rank on every host, or with servers, `auto` selects gloo between hosts.
+    Between hosts, `auto` selects gloo instead of node if every host has one rank, or if the job has servers.
 
-    `buffer` is the size of socket buffers for tcp. In a job with servers, a worker's comm reaches them through
-    `service`, and a server gets an Attendant.
+    `buffer` is the size of socket buffers for tcp. In a job with servers, a worker's comm has a `service` that talks to
+    them; a server process gets an Attendant instead of a comm.
     The CUDA path has not been run on a GPU yet.
     """
     deadline = ENDLESS if DEBUG in os.environ else deadline
@@ -128,7 +128,7 @@ def connect(
 
 
 def _between_cpus(where: Position, hosts: list[str]) -> str:
-    """Return the comm for CPU tensors: shared memory where hosts have several ranks."""
+    """Return the word of the comm for CPU tensors. It uses shared memory if a host has several ranks."""
     if len(set(hosts)) == 1:
         return "shm"
     return "gloo" if where.servers or len(set(hosts)) == len(hosts) else "node"
@@ -145,7 +145,7 @@ def _node(where: Position, store: TextStore, nodes: tuple[int, ...], deadline: f
 
 
 def settings_of(choice: str, buffer: int = 0) -> TcpSettings:
-    """Return the settings of `tcp(streams=2)`; --socket-buffer sets the buffer unless the text does."""
+    """Return the settings of a text such as `tcp(streams=2)`. If it has no buffer, use that of --socket-buffer."""
     settings: TcpSettings = make(TcpSettings, parse(choice))
     return settings if settings.buffer else replace(settings, buffer=buffer)
 
@@ -182,7 +182,7 @@ def _torch(where: Position, choice: str, nodes: tuple[int, ...], deadline: float
 
 
 def _comparing(comm: Any, where: Position) -> Any:
-    """Make ranks compare their calls, and write these to the folder of the job."""
+    """Make ranks of a gloo comm compare their calls, and write each call to a file in the folder of the job."""
     if comm.backend == "gloo" and comm.size > 1:
         comm.compare_calls(where.job / f"rank-{where.rank}.call" if where.job else None)
     return comm
@@ -209,7 +209,7 @@ def _shm(where: Position, store: TextStore, hosts: list[str], deadline: float) -
     folder = Path(setting) if setting else None
 
     def crews() -> list[ShmComm]:
-        """Create the groups that this process belongs to; each has one worker and all servers."""
+        """Create the groups that this process belongs to. Each group has one worker and all servers."""
         mine = range(where.size) if where.serves else (where.rank,)
         rank = where.rank - where.size + 1 if where.serves else 0
         return [ShmComm(rank, 1 + where.servers, store, deadline, folder, f"crew-{worker}") for worker in mine]
@@ -227,7 +227,7 @@ def _hosts(where: Position, store: TextStore, deadline: float) -> list[str]:
 
 
 def _take_turn(where: Position, deadline: float) -> tuple[TextStore, int]:
-    """Claim this process's rank; return a store that shows only the names of this turn, and the turn."""
+    """Claim this process's rank. Return a view of the store for this turn, and the turn."""
     whole = _store(where, deadline)
     turn = claim_turn(whole, where.rank)
     if turn and where.servers:
@@ -246,8 +246,8 @@ def _store(where: Position, deadline: float) -> TextStore:
 
 
 def _torch_store(where: Position, deadline: float, store: TextStore) -> Any:
-    """Return a store for torch.distributed: a file in the launcher's folder, one served by rank 0 for several hosts, or
-    a prefix of torchrun's store."""
+    """Return a store for torch.distributed: a file in the launcher's folder, a TCP store of rank 0 for several hosts,
+    or a part of torchrun's store."""
     import torch.distributed as dist
 
     if where.meeting and where.all > 1:
@@ -260,7 +260,10 @@ def _torch_store(where: Position, deadline: float, store: TextStore) -> Any:
 
 
 def open_default_group(where: Position, comm: Any, deadline: float, cuda: bool) -> Callable[[], None] | None:
-    """Make torch's default process group of the workers, unless the script has one; return what ends it."""
+    """Create torch's default process group, and return the function that destroys it.
+
+    Return None if the script has a default group already.
+    """
     import torch.distributed as dist
 
     if dist.is_initialized():
@@ -277,7 +280,7 @@ def open_default_group(where: Position, comm: Any, deadline: float, cuda: bool) 
 
 
 def _served_by_first(where: Position, store: TextStore, deadline: float) -> Any:
-    """Return torch's TCP store, served by rank 0 on the one address that other hosts use. It takes no token."""
+    """Return torch's TCP store, which rank 0 serves at MASTER_ADDR. torch's store does not check a token."""
     import torch.distributed as dist
 
     address, patience = os.environ["MASTER_ADDR"], timedelta(seconds=deadline)
@@ -294,7 +297,7 @@ def _served_by_first(where: Position, store: TextStore, deadline: float) -> Any:
 
 
 def _outer_store(where: Position, deadline: float) -> Any:
-    """Return the store of the script's own process group if it has one, else torchrun's."""
+    """Return the store of the script's default process group; else rank 0's under MPI or Slurm; else torchrun's."""
     import torch.distributed as dist
 
     if dist.is_initialized():
@@ -318,7 +321,7 @@ def _outer_store(where: Position, deadline: float) -> Any:
 
 
 def _at_first(where: Position, place: tuple[str, int], deadline: float) -> Any:
-    """Return torch's TCP store at rank 0, under a program that gives ranks but no store."""
+    """Return torch's TCP store, served by rank 0. Used under MPI and Slurm, which provide ranks but no store."""
     import torch.distributed as dist
 
     address, port = place
@@ -338,7 +341,7 @@ def _at_first(where: Position, place: tuple[str, int], deadline: float) -> Any:
 
 
 class TorchStore:
-    """Adapt a store of torch.distributed to TextStore."""
+    """A TextStore over a store of torch.distributed."""
 
     def __init__(self, store: Any) -> None:
         self._store = store

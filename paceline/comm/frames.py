@@ -1,4 +1,4 @@
-"""JSON messages of bounded size over a socket, after both ends have proved that they know the token of the job.
+"""JSON messages of limited size over a socket, after both ends have proved that they know the token of the job.
 
     server                              client
     {"nonce": s}                  -->
@@ -26,7 +26,7 @@ _LENGTH = struct.Struct(">I")
 
 
 class BadFrame(Exception):
-    """Bytes that are no frame, or a proof that is wrong; the connection must be closed."""
+    """The bytes are no frame, or a proof is wrong. The connection must be closed."""
 
 
 def new_token() -> str:
@@ -48,7 +48,7 @@ class Unpacker:
         self._bytes = bytearray()
 
     def add(self, data: bytes) -> list[Any]:
-        """Return the messages that are complete now."""
+        """Add received bytes and return the messages that are now complete."""
         self._bytes += data
         messages = []
         while len(self._bytes) >= _LENGTH.size:
@@ -68,7 +68,7 @@ def send(line: socket.socket, message: Any) -> None:
 
 
 def receive(line: socket.socket, most: int = LONGEST) -> Any:
-    """Return the next message; BadFrame if the other end has closed."""
+    """Wait for the next message and return it. Raises BadFrame if the other end has closed the connection."""
     (length,) = _LENGTH.unpack(_exactly(line, _LENGTH.size))
     if length > most:
         raise BadFrame(f"a frame of {length:,} bytes; at most {most:,} are taken")
@@ -80,13 +80,13 @@ def proof(token: str, side: str, *nonces: str) -> str:
 
 
 def proves(token: str, side: str, message: Any, server: str, client: str) -> bool:
-    """Return whether a message carries the proof of the other side."""
+    """Return whether a message carries the right proof for `side`, "client" or "server"."""
     shown = message.get("proof") if isinstance(message, dict) else None
     return isinstance(shown, str) and hmac.compare_digest(shown.encode(), proof(token, side, server, client).encode())
 
 
 def introduce(line: socket.socket, token: str) -> None:
-    """Prove the token to a server, and make it prove the same."""
+    """Do the client's part of the handshake. Raises BadFrame if the server does not know the token."""
     line.settimeout(PROOF_SECONDS)
     mine, first = secrets.token_hex(16), receive(line, SHORTEST)
     theirs = first.get("nonce") if isinstance(first, dict) else None
@@ -98,7 +98,7 @@ def introduce(line: socket.socket, token: str) -> None:
 
 
 def welcome(line: socket.socket, token: str) -> None:
-    """Make a client prove the token, and prove it in turn."""
+    """Do the server's part of the handshake. Raises BadFrame if the client does not know the token."""
     line.settimeout(PROOF_SECONDS)
     mine = secrets.token_hex(16)
     send(line, {"nonce": mine})

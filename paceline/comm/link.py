@@ -1,4 +1,4 @@
-"""Measure what a chunk costs on this link: time small and large chunks, fit latency + n / bandwidth."""
+"""Measure the cost of a chunk on this link: time small and large chunks, and fit latency + n / bandwidth."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def sizes_within(nbytes: int) -> tuple[int, ...]:
 
 
 def measure(exchange: Callable[[int], float], sizes: Sequence[int], rounds: int = ROUNDS) -> Link:
-    """Fit a link to the median seconds of each size; `exchange(nbytes)` moves so many bytes and returns the seconds."""
+    """Time each size and fit a link to the medians. `exchange(nbytes)` moves nbytes bytes and returns the seconds."""
     seen: dict[int, list[float]] = {size: [] for size in sizes}
     for size in sizes:
         exchange(size)  # the first one touches new memory
@@ -31,7 +31,7 @@ def measure(exchange: Callable[[int], float], sizes: Sequence[int], rounds: int 
 
 
 def fit(sizes: Sequence[float], seconds: Sequence[float]) -> Link:
-    """Fit a line by relative errors, so that small messages weigh as much as large ones."""
+    """Fit latency and bandwidth by relative errors, so that small messages weigh as much as large ones."""
     n, t = np.asarray(sizes, dtype=np.float64), np.maximum(np.asarray(seconds, dtype=np.float64), 1e-9)
     rows = np.stack([1 / t, n / t], axis=1)
     a, b = np.linalg.lstsq(rows, np.ones_like(t), rcond=None)[0] if len(n) > 1 else (0.0, float(t[0] / n[0]))

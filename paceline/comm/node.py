@@ -1,14 +1,15 @@
-"""Several hosts, CPU tensors: shared memory inside a host, torch.distributed between hosts, as one operation.
+"""Sums of CPU tensors on several hosts: shared memory inside a host, torch.distributed between hosts.
 
     host a   rank 0  | a0 + a1 |         |   <- the hosts sum slice 0 among their first ranks ->    rank 2   host b
              rank 1  |         | a0 + a1 |   <- slice 1 among their second ranks              ->    rank 3
 
-    post      my source is in place
-    share     add my slice of this host's sources, then sum that slice with the ranks of my place on the other hosts
-    finish    the result of the host is complete; it is one memory for all its ranks
+    post      this rank's source is in place
+    share     add this rank's slice of the host's sources, then sum it with the ranks that own the same slice elsewhere
+    finish    the result of the host is complete; all its ranks share the memory
 
-Every rank drives its own slice of the link. A vector is cut by the ranks of the smallest host; ranks beyond that have
-no slice, and only give and read. All other calls go to torch.distributed.
+Every rank sends its own slice over the network. There are as many slices as ranks on the smallest host; the other
+ranks of larger hosts own no slice, and only contribute their source and read the result. Calls other than sums go to
+torch.distributed.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from paceline.types import Unit
 
 
 class NodeComm:
-    """A comm of torch.distributed whose sums cross hosts once for each slice. Creating it is collective."""
+    """A comm of torch.distributed in which every slice of a sum crosses hosts once. Creating it is collective."""
 
     shares_results = names_ranks = True
     store: Any = None
@@ -57,7 +58,7 @@ class NodeComm:
         self._across = whole.split(groups)
 
     def __getattr__(self, name: str) -> Any:
-        """In all else it is torch.distributed."""
+        """Pass all other calls to torch.distributed."""
         return getattr(self._whole, name)
 
     # memory of this host ----------------------------------------------------------------------------------
@@ -74,7 +75,7 @@ class NodeComm:
     # the sum ----------------------------------------------------------------------------------------------
 
     def all_sum(self, src: Tensor, dst: Tensor, key: object = "") -> NodeWork:
-        """dst = the sum of every rank's src; src is never written."""
+        """Start dst = the sum of every rank's src. src is never written."""
         inside, comparison = self._inside, None
         if not isinstance(key, (Unit, Part)):  # not part of a step, whose calls were compared as a whole
             comparison = self._whole.agree("all_sum", tensor_text(src), key)
@@ -95,7 +96,7 @@ class NodeComm:
         return NodeWork(self, inside.staged("all_sum", src, key, share, take))
 
     def _share(self, sources: Sequence[Tensor], result: Tensor, comparison: Work | None) -> Work | None:
-        """Begin at once, or when the calls are compared; slices of all operations start in one order."""
+        """Begin this rank's slice now, or once ranks have compared the call. Slices begin in the order of calls."""
         if not self._waiting and (comparison is None or comparison.done()):
             if comparison is not None:
                 comparison.wait()
@@ -105,7 +106,7 @@ class NodeComm:
         return waiting
 
     def _begin(self, sources: Sequence[Tensor], result: Tensor) -> Work | None:
-        """Add this rank's slice of the host, and start to sum it with the other hosts."""
+        """Add this rank's slice of the host's sources, and start its sum with the other hosts."""
         if self._place is None:
             return None
         bounds = parts_of(result, self._slices)
@@ -128,7 +129,7 @@ class NodeComm:
     # around it --------------------------------------------------------------------------------------------
 
     def split(self, groups: Sequence[Sequence[int]]) -> Any:
-        """Return the comm of this rank's group: shared memory if every group lies inside one host. Collective."""
+        """Return the comm of this rank's group. It uses shared memory if no group spans two hosts. Collective."""
         if all(len({self.placement[rank] for rank in group}) == 1 for group in groups):
             mine = [[self.host.index(rank) for rank in group] for group in groups if group[0] in self.host]
             return self._inside.split(mine)
@@ -158,7 +159,7 @@ class NodeComm:
 
 
 class ComparedShare(Work):
-    """A share that begins when ranks have compared their calls, after those before it have begun."""
+    """A slice that begins once ranks have compared its call and all earlier slices have begun."""
 
     def __init__(self, line: deque[ComparedShare], comparison: Work | None, begin: Callable[[], Work | None]) -> None:
         self._line, self._comparison, self._begin = line, comparison, begin
@@ -166,7 +167,7 @@ class ComparedShare(Work):
         self._work: Work | None = None
 
     def wait(self, deadline: float | None = None) -> None:
-        """Nobody waits here: the queue looks whether it is done."""
+        """Raise NotImplementedError. The queue polls done() instead of waiting."""
         raise NotImplementedError
 
     def done(self) -> bool:
@@ -181,7 +182,7 @@ class ComparedShare(Work):
 
 
 class NodeWork(Work):
-    """An operation of a host's queue; its errors name ranks of the job."""
+    """An operation in the queue of a host. Its errors name ranks of the job instead of ranks of the host."""
 
     def __init__(self, comm: NodeComm, work: QueueWork) -> None:
         self._comm, self._work = comm, work
@@ -202,7 +203,7 @@ class NodeWork(Work):
 
 
 def ranks_by_host(placement: Sequence[int]) -> dict[int, list[int]]:
-    """Return the ranks of each host, in rank order; hosts in the order of their first rank."""
+    """Return the ranks of each host in ascending order. Hosts are in the order of their first rank."""
     grouped: dict[int, list[int]] = {}
     for rank, host in enumerate(placement):
         grouped.setdefault(host, []).append(rank)

@@ -1,6 +1,6 @@
-"""Notes that describe the calls of ranks, so that calls which do not belong together are never combined.
+"""Notes: short texts that describe the calls of ranks, so that different calls are never combined.
 
-A note is a short text. Ranks compare it byte by byte, and error messages print it:
+Ranks compare notes byte by byte, and error messages print them:
 
     all_sum of 4 float32, allreduce          broadcast of 10 float32, chunk 3 at step 17, from rank 0
 """
@@ -27,17 +27,17 @@ REMEDY = "make every call on all ranks, in one order and with equal shapes, and 
 
 
 class Part(str):
-    """The key of a call that belongs to a sequence which ranks have compared as a whole."""
+    """The key of a call inside a sequence of calls that ranks have already compared as a whole."""
 
 
 def tensor_text(tensor: Tensor, start: int = 0) -> str:
-    """Describe a tensor as ranks must agree on it: elements and dtype, and where a piece of a long tensor starts."""
+    """Return what ranks must agree on for a tensor: its length, its dtype, and for a piece the element it starts at."""
     name = _NAMES.get(tensor.dtype) or _NAMES.setdefault(tensor.dtype, str(tensor.dtype).removeprefix("torch."))
     return f"{tensor.numel()} {name} from {start}" if start else f"{tensor.numel()} {name}"
 
 
 def call_text(verb: str, length: str, key: object) -> bytes:
-    """Return the note of a call, padded with spaces; a text that is too long ends with a checksum of the whole."""
+    """Return the note of a call, padded with spaces. A note that is too long is cut and ends with a checksum."""
     text = (f"{verb} of {length}, {key}" if length else f"{verb} {key}").encode()
     if len(text) <= LENGTH:
         return text.ljust(LENGTH)
@@ -45,12 +45,12 @@ def call_text(verb: str, length: str, key: object) -> bytes:
 
 
 def is_closed(text: bytes) -> bool:
-    """Return whether a note is that of a rank which makes no more calls."""
+    """Return whether a note says that its rank makes no more calls."""
     return _shown(text) == CLOSED
 
 
 def mismatch(number: int, mine: tuple[str, bytes], theirs: tuple[str, bytes], peer: int) -> CallMismatch:
-    """Return the error for two ranks (a name and a note each) that disagree about operation `number`."""
+    """Return the error for two ranks that made different calls as operation `number`. A rank is its name and note."""
     closed = [name for name, text in (mine, theirs) if is_closed(text)]
     if closed:
         caller, text = theirs if mine[0] in closed else mine

@@ -1,17 +1,18 @@
-"""Patterns of collectives: which rank sends which range of a vector where, step by step, without sockets or torch.
+"""Patterns of collectives: which range of a vector each rank sends to which rank, step by step. No sockets, no torch.
 
     ring          4 ranks, 4 blocks: a block travels around and grows, then the finished block travels around again
 
         step 0    rank 0 --block 3--> rank 1 --block 0--> rank 2 --block 1--> rank 3 --block 2--> rank 0
         step 1    rank 0 --block 2--> rank 1 --block 3--> ...
 
-A pattern is a generator of `Step`, one for each rank. Step k of one rank belongs to step k of every other, so every
-rank yields equally many. A rank holds a vector; a step sends ranges of it and receives into ranges of it:
+A pattern is a generator of `Step`; every rank runs its own. Step k of one rank matches step k of every other rank, so
+all ranks yield the same number of steps. A rank holds a vector; a step sends ranges of it and receives into ranges:
 
-    adds      the range becomes the sum of what this rank holds and of what it receives, in rank order
-    else      the range becomes what it receives
+    adds      the range becomes the sum of the local and all received values, added in rank order
+    else      the range becomes the received values
 
-comm/tcp runs these steps, the forecast counts their bytes, and a law checks that every rank ends with the right vector.
+comm/tcp runs these steps, and the forecast counts their bytes. A test checks that every rank ends with the right
+vector.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Message(NamedTuple):
 
 
 class Step(NamedTuple):
-    """Messages that may be under way at once. A send needs the earlier receives in its range only."""
+    """Messages that may be under way at once. A send only has to wait for earlier receives into its own range."""
 
     sends: tuple[Message, ...] = ()
     receives: tuple[Message, ...] = ()
@@ -45,24 +46,24 @@ Steps = Iterator[Step]
 Pattern = Callable[[int], Steps]  # the steps of a rank
 Bounds = Sequence[int]  # where a vector is cut into blocks, one for each rank: size + 1 numbers
 
-# rings: every link carries the same bytes, and no rank hears from two at once
+# rings: every link carries the same bytes, and no rank receives from two ranks at once
 
 
 def ring_sum(rank: int, bounds: Bounds) -> Steps:
-    """Every rank ends with the sum: the ring of a reduce-scatter, then that of an all-gather."""
+    """Yield the steps of a sum: a ring reduce-scatter, then a ring all-gather. Every rank ends with the sum."""
     yield from ring_reduce_scatter(rank, bounds)
     yield from ring_all_gather(rank, bounds)
 
 
 def ring_reduce_scatter(rank: int, bounds: Bounds) -> Steps:
-    """Rank r ends with block r of the sum."""
+    """Yield the steps of a ring reduce-scatter. Rank r ends with block r of the sum."""
     size = len(bounds) - 1
     for k in range(size - 1):
         yield _around(rank, bounds, (rank - 1 - k) % size, (rank - 2 - k) % size, adds=True)
 
 
 def ring_all_gather(rank: int, bounds: Bounds) -> Steps:
-    """Rank r begins with block r; every rank ends with all blocks."""
+    """Yield the steps of a ring all-gather. Rank r begins with block r; every rank ends with all blocks."""
     size = len(bounds) - 1
     for k in range(size - 1):
         yield _around(rank, bounds, (rank - k) % size, (rank - 1 - k) % size, adds=False)
@@ -80,14 +81,14 @@ def _around(rank: int, bounds: Bounds, sent: int, heard: int, *, adds: bool) -> 
 
 
 def direct_sum(rank: int, size: int, numel: int) -> Steps:
-    """Every rank sends its whole vector to all others, and adds all in rank order."""
+    """Yield one step: every rank sends its whole vector to all others, and adds all vectors in rank order."""
     if size > 1:
         everybody = tuple(Message(peer, 0, numel) for peer in _others(rank, size))
         yield Step(everybody, everybody, adds=True)
 
 
 def direct_reduce_scatter(rank: int, bounds: Bounds) -> Steps:
-    """Every rank sends each other rank the block of that rank."""
+    """Yield one step: every rank sends block r to rank r, and adds what it receives for its own block."""
     others = _others(rank, len(bounds) - 1)
     if others:
         low, high = bounds[rank], bounds[rank + 1]
@@ -96,7 +97,7 @@ def direct_reduce_scatter(rank: int, bounds: Bounds) -> Steps:
 
 
 def direct_all_gather(rank: int, bounds: Bounds) -> Steps:
-    """Every rank sends its block to all others."""
+    """Yield one step: every rank sends its block to all others."""
     others = _others(rank, len(bounds) - 1)
     if others:
         low, high = bounds[rank], bounds[rank + 1]
@@ -105,7 +106,7 @@ def direct_all_gather(rank: int, bounds: Bounds) -> Steps:
 
 
 def two_rounds(rank: int, bounds: Bounds) -> Steps:
-    """The sum as shm makes it: every rank adds up its block of all sources, then reads the blocks of the others."""
+    """Yield the two steps of a sum as in shm: each rank adds its block of all vectors; then blocks are gathered."""
     yield from direct_reduce_scatter(rank, bounds)
     yield from direct_all_gather(rank, bounds)
 
@@ -114,12 +115,12 @@ def two_rounds(rank: int, bounds: Bounds) -> Steps:
 
 
 def doubling_sum(rank: int, size: int, numel: int) -> Steps:
-    """Recursive doubling: in round k, ranks that differ in bit k exchange and add whole vectors."""
+    """Yield recursive doubling: in round k, ranks that differ in bit k exchange and add whole vectors."""
     yield from _folded(rank, size, numel, lambda half: _doubling(rank, half, numel))
 
 
 def halving_sum(rank: int, size: int, numel: int) -> Steps:
-    """Recursive halving, then doubling: pairs exchange and add halves of a range that shrinks, and gather it back."""
+    """Yield recursive halving and doubling: pairs exchange and add ever smaller halves, then gather them back."""
     yield from _folded(rank, size, numel, lambda half: _halving(rank, half, numel))
 
 
@@ -130,7 +131,7 @@ def _doubling(rank: int, size: int, numel: int) -> Steps:
 
 
 def _halving(rank: int, size: int, numel: int) -> Steps:
-    """A rank keeps the half of its bit, so that ranges of all ranks tile the vector at every depth."""
+    """Yield the steps for 2^k ranks. Bits of the rank select the half that it keeps, so all halves cover the vector."""
     low, high, path = 0, numel, []
     for bit in reversed(_bits(size)):
         middle = (low + high) // 2
@@ -143,7 +144,7 @@ def _halving(rank: int, size: int, numel: int) -> Steps:
 
 
 def _folded(rank: int, size: int, numel: int, among: Callable[[int], Steps]) -> Steps:
-    """Run a pattern of a power of two ranks: those above it send their vector to a partner, and get the sum from it."""
+    """Extend a pattern for 2^k ranks to any size. An extra rank sends its vector to a partner and gets the sum."""
     if size < 2:
         return
     half = 1 << (size.bit_length() - 1)
@@ -170,7 +171,7 @@ def _bits(size: int) -> list[int]:
 
 
 def tree_broadcast(rank: int, size: int, numel: int, root: int = 0) -> Steps:
-    """Binomial tree: whoever has the vector sends it on, so that the number of holders doubles in every step."""
+    """Yield a binomial tree: every rank that has the vector sends it on, so the holders double in every step."""
     place = (rank - root) % size
     for bit in _bits(size):
         sends = place < bit and place + bit < size
@@ -182,7 +183,7 @@ def tree_broadcast(rank: int, size: int, numel: int, root: int = 0) -> Steps:
 
 
 def chain_broadcast(rank: int, size: int, numel: int, root: int = 0) -> Steps:
-    """One rank after another: cut into segments it takes hardly longer than one message, whatever the size."""
+    """Yield a chain: each rank sends the vector to the next. In segments it takes hardly longer than one message."""
     place = (rank - root) % size
     for k in range(size - 1):
         yield Step(
@@ -195,12 +196,12 @@ def chain_broadcast(rank: int, size: int, numel: int, root: int = 0) -> Steps:
 
 
 def neighbors(numel: int, sources: Sequence[int], targets: Sequence[int]) -> Steps:
-    """Send the whole vector to targets and hear from sources; the receiver weighs what it hears."""
+    """Yield one step: send the whole vector to all targets and receive from all sources. The caller applies weights."""
     yield Step(tuple(Message(peer, 0, numel) for peer in targets), tuple(Message(peer, 0, numel) for peer in sources))
 
 
 def levels_sum(rank: int, dimensions: Sequence[int], numel: int) -> Steps:
-    """The sum by levels, innermost first: rings of reduce-scatters on ranges that shrink, then of all-gathers back."""
+    """Yield a sum by levels. Ring reduce-scatters go from the inner to the outer level, ring all-gathers go back."""
     low, stride, climbed = 0, 1, []
     length = numel
     for size in dimensions:
@@ -225,7 +226,7 @@ def _renamed(steps: Steps, group: Sequence[int]) -> Steps:
 
 
 def _others(rank: int, size: int) -> list[int]:
-    """Return all other ranks, the next one first, so that not all ranks send to rank 0 at the same moment."""
+    """Return all other ranks, starting with the next one, so that not all ranks send to rank 0 at the same time."""
     return [(rank + k) % size for k in range(1, size)]
 
 
@@ -233,10 +234,10 @@ def _others(rank: int, size: int) -> list[int]:
 
 
 def in_segments(steps: Iterable[Step], longest: int) -> Steps:
-    """Cut messages into segments of at most `longest` elements, so that a segment goes on before the next arrives.
+    """Cut messages into segments of at most `longest` elements. A segment can be sent on before the next arrives.
 
-    Both ends cut a message alike, because they know its range. Steps of different ranks no longer correspond by
-    number; messages of a pair still do by order.
+    Both ends know the range of a message, so they cut it in the same way. Afterwards, step k of one rank need not match
+    step k of another; the messages of a pair of ranks still match by their order.
     """
     for sends, receives, adds in steps:
         out, back = ([_cut(message, longest) for message in messages] for messages in (sends, receives))
@@ -267,7 +268,7 @@ def flows(pattern: Pattern, size: int, itemsize: int = 1) -> Iterator[list[Flow]
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a collective needs on ranks with one port each: rounds of latency, and bytes through the busiest port."""
+    """The cost of a collective if every rank has one port: rounds of latency, and bytes through the busiest port."""
 
     rounds: int
     nbytes: float
@@ -277,7 +278,7 @@ class Cost:
 
 
 def cost(pattern: Pattern, size: int, itemsize: int = 1) -> Cost:
-    """Count rounds, and bytes in or out of the busiest rank of every round."""
+    """Count the rounds, and sum over rounds the bytes into or out of the busiest rank."""
     rounds, nbytes = 0, 0
     for round_flows in flows(pattern, size, itemsize):
         into, out = [0] * size, [0] * size
@@ -289,22 +290,22 @@ def cost(pattern: Pattern, size: int, itemsize: int = 1) -> Cost:
 
 
 def ring_cost(size: int, nbytes: float, passes: int = 2) -> Cost:
-    """The cost of a ring without listing its steps: 2 passes for a sum, 1 for a reduce-scatter or an all-gather."""
+    """Return the cost of a ring by formula: 2 passes for a sum, 1 for a reduce-scatter or an all-gather."""
     return Cost(passes * (size - 1), passes * nbytes * (size - 1) / size)
 
 
 def direct_cost(size: int, nbytes: float) -> Cost:
-    """The cost of direct_sum without listing its steps."""
+    """Return the cost of direct_sum by formula."""
     return Cost(min(1, size - 1), nbytes * (size - 1))
 
 
 def two_rounds_cost(size: int, nbytes: float) -> Cost:
-    """The cost of two_rounds without listing its steps."""
+    """Return the cost of two_rounds by formula."""
     return Cost(2 * min(1, size - 1), 2 * nbytes * (size - 1) / size)
 
 
 def doubling_cost(size: int, nbytes: float) -> Cost:
-    """The cost of doubling_sum without listing its steps; two rounds more where the size is no power of two."""
+    """Return the cost of doubling_sum by formula. A size that is no power of two costs two more rounds."""
     if size < 2:
         return Cost(0, 0)
     depth = size.bit_length() - 1
@@ -313,7 +314,7 @@ def doubling_cost(size: int, nbytes: float) -> Cost:
 
 
 def levels_cost(dimensions: Sequence[int], nbytes: float) -> Cost:
-    """The cost of levels_sum on equal ports without listing its steps."""
+    """Return the cost of levels_sum by formula, if all ports are equal."""
     rounds, total, length = 0, 0.0, nbytes
     for size in dimensions:
         level = ring_cost(size, length)
@@ -322,6 +323,6 @@ def levels_cost(dimensions: Sequence[int], nbytes: float) -> Cost:
 
 
 def tree_cost(size: int, nbytes: float) -> Cost:
-    """The cost of tree_broadcast without listing its steps."""
+    """Return the cost of tree_broadcast by formula."""
     depth = math.ceil(math.log2(size)) if size > 1 else 0
     return Cost(depth, depth * nbytes)

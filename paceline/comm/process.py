@@ -1,4 +1,4 @@
-"""The process that a comm belongs to; a forked child has the memory of its parent and must not use it."""
+"""Detect forked children. They inherit the comm of their parent and must not use it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class Home:
 
     @property
     def left(self) -> bool:
-        """Return whether this is another process: a forked child."""
+        """Return whether this process is a forked child of the one that joined."""
         return os.getpid() != self._pid
 
     def check(self) -> None:
-        """Raise in a forked child, before anything is written or sent."""
+        """Raise WrongCommand in a forked child. Called before anything is written or sent."""
         if os.getpid() != self._pid:
             raise WrongCommand(
                 f"a collective in process {os.getpid()}",

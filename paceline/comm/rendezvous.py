@@ -1,4 +1,4 @@
-"""Stores of short texts under names, through which ranks first exchange their addresses.
+"""Stores of named short texts, through which ranks exchange their addresses at the start.
 
 Under paceline's launcher the store is a folder that only the user can enter, so it needs no port and no secret.
 Under torchrun it is torchrun's own store.
@@ -19,17 +19,17 @@ class TextStore(Protocol):
     def set(self, name: str, text: str) -> None: ...
 
     def get(self, name: str, seconds: float) -> str:
-        """Wait for a name to appear."""
+        """Wait until a name is set, and return its text. Raises PeerLost after `seconds`."""
 
     def claim(self, name: str, text: str) -> str:
-        """Set a name unless it is set already; return the text that it holds afterwards."""
+        """Set a name unless it is set already. Return the text that it holds afterwards."""
 
     def look(self, name: str) -> str | None:
-        """Read a name without waiting; None if it is not there."""
+        """Return the text of a name without waiting, or None if it is not set."""
 
 
 class TurnStore:
-    """A view of a store that shows only the names of one turn, so that an earlier join() leaves nothing behind."""
+    """A view of a store that only has the names of one turn, so that names of an earlier join() are not seen."""
 
     def __init__(self, store: TextStore, turn: int) -> None:
         self._store, self._turn = store, turn

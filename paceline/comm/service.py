@@ -1,10 +1,11 @@
-"""Orders from workers to parameter servers: rank 0 announces each collective before the workers start it.
+"""Orders from workers to parameter servers. Rank 0 announces each collective before the workers start it.
 
     workers 0 .. n-1    training: allocate, sum_by, ...            rank 0 broadcasts Order(word, numbers)
-    servers n .. n+k-1  receive an order, take part in it, receive the next
+    servers n .. n+k-1  receive an order, take part in that collective, receive the next
 
-A server knows nothing about models: an order names the length of a message and its lane, and the server places
-its pieces as the workers do (strategy/exchanges/_placement.py). Orders are a few integers; texts are JSON.
+A server knows nothing about models. An order names the length of a message and its lane. From these the server
+computes which pieces it owns, as the workers do (strategy/exchanges/_placement.py). Orders are a few integers; texts
+are JSON.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ LONGEST_TEXT = 1 << 24  # bytes; a server refuses to allocate more for a text
 
 
 class Order(NamedTuple):
-    """A word and its numbers. The word decides what the numbers mean:
+    """A word and its numbers. The meaning of the numbers depends on the word:
 
     allocate, allocate_result   numel, dtype, indices of earlier vectors that were released
     lane                        lane, whether workers hold pieces too
@@ -49,7 +50,7 @@ class Order(NamedTuple):
 
 
 class Service:
-    """The workers' side. It has the allocating methods of a comm, so that messages can be allocated through it."""
+    """The workers' side. Messages are allocated through it, so it has the allocating methods of a comm."""
 
     def __init__(self, comm: Comm, servers: int, crews: Callable[[], Sequence[Comm]] | None = None) -> None:
         self.comm, self.servers, self.crews = comm, servers, crews
@@ -98,7 +99,7 @@ class Service:
         return vector
 
     def release(self, vector: Tensor) -> None:
-        """Forget a vector. Servers learn of it with the next allocation, which all workers make together."""
+        """Forget a vector. The order of the next allocation also announces to servers that it was released."""
         for word, vectors in self._vectors.items():
             for number, known in enumerate(vectors):
                 if known is vector:
@@ -122,7 +123,7 @@ class Service:
         chunk: int,
         key: object = "",
     ) -> Work:
-        """Start the sum of all workers' src into dst; with word `begin` or `update` servers combine it differently."""
+        """Start dst = the sum of all workers' src. With word `begin` or `update`, servers apply another function."""
         places = (*self._find("allocate", src), *self._find("allocate_result", dst))
         self.tell(word, lane, chunk, src.numel(), DTYPES.index(src.dtype), *places)
         for owner, start, stop in pieces:
@@ -131,11 +132,11 @@ class Service:
         return self.comm.sum_by(src, dst, pieces, self.size, key)
 
     def number_of(self, vector: Tensor) -> int:
-        """Return the number under which servers know a vector that was allocated here."""
+        """Return the number that servers use for a vector that was allocated here."""
         return self._find("allocate", vector)[0]
 
     def _find(self, word: str, part: Tensor) -> tuple[int, int]:
-        """Return the number of the allocation that holds a range and the offset in it, or (-1, 0)."""
+        """Return the number of the allocation that contains a range, and the range's offset in it; else (-1, 0)."""
         for number, vector in enumerate(self._vectors[word]):
             first = part.data_ptr() - vector.data_ptr()
             if part.numel() and 0 <= first < vector.nbytes and vector.dtype == part.dtype:
@@ -143,7 +144,7 @@ class Service:
         return -1, 0
 
     def join_crew(self) -> Service:
-        """Return a service between this worker and all servers, so that workers need not keep step. Collective."""
+        """Return a service between this worker and all servers. It does not wait for other workers. Collective."""
         if self._crew is not None:
             raise WrongCommand(
                 "a second wrap() with rule server that does not keep step",
@@ -175,7 +176,7 @@ class Service:
         self.comm.progress()
 
     def close(self, failure: str = "", meet: Callable[[float], None] | None = None) -> None:
-        """End the servers. After a failure nothing is sent: they notice it themselves.
+        """End the servers. After a failure nothing is sent, because the servers notice the failure themselves.
 
         Workers that do not keep step arrive at different times, so with `meet` they first wait for each other.
         """
@@ -190,7 +191,7 @@ class Service:
 
 
 class Attendant:
-    """The server's side: receive orders over one comm and take part in what they announce."""
+    """The server's side. It receives orders over one comm and takes part in the collectives that they announce."""
 
     def __init__(self, comm: Comm, givers: int, crews: Callable[[], Sequence[Comm]] | None = None) -> None:
         self.comm, self.givers, self.crews = comm, givers, crews
@@ -199,7 +200,7 @@ class Attendant:
         self._work: Work | None = None
 
     def hear(self) -> Order:
-        """Wait for the next order without a deadline."""
+        """Wait for the next order, for up to a week, and return it."""
         self._listen().wait(PATIENCE)
         return self._heard()
 
@@ -227,7 +228,7 @@ class Attendant:
         vectors.append(getattr(self.comm, order.word)(numel, DTYPES[dtype], self.givers))
 
     def text(self, order: Order) -> Any:
-        """Receive the text of an order. An implausible length is refused before memory is allocated for it."""
+        """Receive the text of an order and parse it as JSON. Raises before allocating more than LONGEST_TEXT."""
         nbytes = order.numbers[0]
         if not 0 <= nbytes <= LONGEST_TEXT:
             raise ValueError(f"a text of {nbytes} bytes")

@@ -6,8 +6,8 @@
     {"claim": name, "text": text}    -> {"text": text that is there now}
     {"wait": name, "seconds": s}     -> {"text": text, or null after s seconds}
 
-Whoever connects must prove the token of the job first (see frames.py). Names, texts and connections are limited, so
-that a stranger can neither read nor fill the store.
+A client must first prove that it knows the token of the job (see frames.py). Names, texts and connections are limited,
+so that a stranger can neither read nor fill the store.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Client:
 
 
 class StoreServer:
-    """Serves a store in a thread until close(). `port` is chosen by the kernel unless it is given."""
+    """Serves a store in a thread until close(). With port 0 the kernel chooses the port."""
 
     def __init__(self, token: str, address: str = "127.0.0.1", port: int = 0) -> None:
         self._token = token
@@ -165,7 +165,7 @@ class StoreServer:
         return text
 
     def _settle(self, client: _Client) -> None:
-        """Answer a client that waits, if the text is there or its time is over."""
+        """Answer a waiting client if the text is set or its time is over."""
         assert client.waits is not None
         name, until = client.waits
         text = self._texts.get(name)

@@ -1,4 +1,4 @@
-"""Which program started this process, and what its variables say: rank, size, and where ranks meet.
+"""Find out which program started this process, and read rank, size and meeting place from its variables.
 
 paceline run      PACELINE_STORE, with RANK, WORLD_SIZE, LOCAL_RANK
 torchrun          RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT
@@ -6,8 +6,9 @@ mpirun            OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE         
 mpiexec           PMI_RANK, PMI_SIZE, MPI_LOCALRANKID                             (MPICH and relatives)
 srun              SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID               (Slurm)
 
-MPI and Slurm tell a process its rank, but not where ranks of torch meet. On one host that is loopback; on several it is
-MASTER_ADDR, or the first host of a Slurm step. The port follows from the number of the job unless MASTER_PORT is set.
+MPI and Slurm tell a process its rank, but not the address at which ranks meet. On one host this is the loopback
+address; on several hosts it is MASTER_ADDR, or the first host of a Slurm step. The port is MASTER_PORT, or else it is
+computed from the id of the job.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ PORTS = range(20000, 32000)  # below those that kernels give to outgoing connect
 
 @dataclass(frozen=True)
 class Starter:
-    """The program that started this process. `variables` are torchrun's names for what it said."""
+    """The program that started this process. `variables` are its settings under the names that torchrun uses."""
 
     name: str
     variables: Mapping[str, str]
@@ -38,7 +39,7 @@ class Starter:
 
 
 def starter_of(environ: Mapping[str, str]) -> Starter:
-    """Return who started this process, according to its environment."""
+    """Return the program that started this process, according to its environment."""
     if "PACELINE_STORE" in environ:
         return Starter("paceline", environ)
     if "RANK" in environ or "WORLD_SIZE" in environ:
@@ -117,7 +118,7 @@ def _port(environ: Mapping[str, str], job: tuple[str, ...]) -> int:
 
 
 def first_node(environ: Mapping[str, str]) -> str:
-    """Return the first host of a Slurm step, whose list reads n[01-04,07],m2."""
+    """Return the first host of a Slurm step. Slurm writes lists of hosts as n[01-04,07],m2."""
     text = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or ""
     match = re.match(r"([^,\[]+)(?:\[(\w+))?", text)
     return match[1] + (match[2] or "") if match else ""

@@ -24,7 +24,7 @@ def wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def sum_into(out: Tensor, parts: Sequence[Tensor]) -> None:
-    """out = parts[0] + parts[1] + ... ; flat vectors of one dtype and length."""
+    """Compute out = parts[0] + parts[1] + ... All are flat vectors of one dtype and length."""
     if out.dtype in _AS_SIGNED:
         signed = _AS_SIGNED[out.dtype]
         return sum_into(out.view(signed), [part.view(signed) for part in parts])
@@ -42,12 +42,12 @@ def sum_into(out: Tensor, parts: Sequence[Tensor]) -> None:
 
 
 def add_up(out: Tensor, parts: Sequence[Tensor], start: int) -> None:
-    """Sum several workers' ranges: the default `combine` of sum_by, which ignores where in the message they start."""
+    """Sum the ranges of several workers. This is the default `combine` of sum_by; it ignores `start`."""
     sum_into(out, parts)
 
 
 def mix_into(out: Tensor, own: Tensor, keep: float, heard: Sequence[tuple[Tensor, float]]) -> None:
-    """out = keep * own + the weighted parts in `heard`; a single part of weight 1 is copied bit by bit."""
+    """Compute out = keep * own + the weighted parts in `heard`. A single part of weight 1 is copied bit by bit."""
     if keep == 0 and len(heard) == 1 and heard[0][1] == 1:
         out.copy_(heard[0][0])
     elif keep == 1 and not heard:

@@ -1,4 +1,4 @@
-"""Ranks as threads of one process: the same collectives as shm, for tests."""
+"""Ranks as threads of one process, for tests. The collectives are those of shm."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class ThreadGroup:
         self.branches: dict[int, ThreadGroup] = {}
 
     def branch(self, number: int) -> ThreadGroup:
-        """Return the counters of a branch, the same object on all ranks that ask for its number."""
+        """Return the counters of branch `number`; all ranks get the same object."""
         made = ThreadGroup(self.size)
         made.moved, made.excuses = self.moved, self.excuses
         return self.branches.setdefault(number, made)
 
 
 class ThreadMutex:
-    """A lock of this process that refuses a rank which takes it twice."""
+    """A lock of this process. It raises if a rank that holds it acquires it again."""
 
     def __init__(self) -> None:
         self._lock, self._holder = threading.Lock(), 0
@@ -57,7 +57,7 @@ class ThreadMutex:
 
 
 class ConditionCounters:
-    """Two counters per rank behind one condition."""
+    """Two counters per rank, protected by one condition variable."""
 
     def __init__(self, rank: int, group: ThreadGroup) -> None:
         self.rank, self._group, self.size = rank, group, group.size
@@ -76,7 +76,7 @@ class ConditionCounters:
             self._group.moved.wait_for(lambda: any(counts[kind][rank] != seen for kind, rank, seen in words), seconds)
 
     def check_process(self) -> None:
-        """Do nothing: a forked child has memory of its own, and no threads."""
+        """Do nothing: a forked child has its own memory and no threads."""
 
     def note(self, number: int, text: bytes) -> None:
         self._group.notes[self.rank][number % NOTES] = text
@@ -97,7 +97,7 @@ class ConditionCounters:
 
 
 class ThreadSpace(SharedSpace):
-    """A shared space of vectors in one process."""
+    """A shared space whose vectors all lie in one process."""
 
     def __init__(self, rank: int, group: ThreadGroup, deadline: float) -> None:
         self._group, self._branches = group, 0
@@ -117,7 +117,7 @@ class ThreadSpace(SharedSpace):
         return Branch(self, ConditionCounters(self.rank, self._group.branch(self._branches)))
 
     def lock(self, line: Tensor, create: bool) -> Lock:
-        """Return the mutex of an address, one per address; reused memory finds it released."""
+        """Return the lock for an address. Memory that is used again gets the same lock, which is released by then."""
         mutex = self._group.mutexes.setdefault(line.data_ptr(), ThreadMutex())
         return Lock(mutex, line, self.rank, self.counters, self.queue.deadline)
 
@@ -138,7 +138,7 @@ class ThreadComm(Lockstep):
 
 
 class ThreadJob:
-    """The groups of workers and servers that are threads of one process."""
+    """The groups of workers and servers, all of which are threads of one process."""
 
     def __init__(self, workers: int, servers: int) -> None:
         self._size, self._servers = workers, servers
@@ -166,9 +166,9 @@ def run_ranks(
     servers: int = 0,
     serve: Callable[[Attendant], Any] | None = None,
 ) -> list[Any]:
-    """Run `work(comm)` on `size` threads, and `serve(attendant)` on `servers` more; return their results.
+    """Run `work(comm)` on `size` threads and `serve(attendant)` on `servers` more. Return the results of all threads.
 
-    The first failure is raised.
+    Raises the first exception of a thread.
     """
     job = ThreadJob(size, servers)
     results: list[Any] = [None] * (size + servers)

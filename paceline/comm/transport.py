@@ -1,4 +1,4 @@
-"""The interface of a transport: comms, works in progress, windows and the board of rank 0."""
+"""The interface of a transport: comms, works in progress, windows and the Board of rank 0."""
 
 from __future__ import annotations
 
@@ -14,45 +14,48 @@ if TYPE_CHECKING:
 
 
 class Work(Protocol):
-    """An operation in progress. Every wait has a deadline in seconds; its error names the rank it waited for."""
+    """An operation in progress. Every wait has a deadline in seconds. Where the comm knows it, errors name the rank."""
 
     def wait(self, deadline: float | None = None) -> None: ...
 
     def done(self) -> bool: ...
 
     def landed(self) -> bool:
-        """Whether it is done, without moving anything on."""
+        """Return whether it is done, without advancing any operation."""
         return self.done()
 
     def round_done(self) -> bool:
-        """Whether the round under way is through; a work of several rounds has more to come."""
+        """Return whether the current round is done. A work of several rounds may have more rounds to come."""
         return self.done()
 
     def advance(self, limit: float = math.inf) -> float:
-        """Start later rounds that can start, at most `limit` in all; return how many were started, or infinity."""
+        """Start later rounds that can start now, at most `limit` in all. Return how many were started so far.
+
+        A work whose rounds are all done returns infinity; a work without rounds returns `limit`.
+        """
         return limit
 
 
 class PrivateMemory(Protocol):
-    """A result as this rank sees it: writes of this rank stay here until they are dropped."""
+    """A private mapping of a result. Writes of this rank are not seen by others, and stay until they are dropped."""
 
     vector: Tensor
 
     def written(self) -> bool:
-        """Return whether anything was written since the last drop."""
+        """Return whether this rank has written to it since the last drop."""
 
     def drop(self) -> None:
-        """Forget what was written: show what all ranks share."""
+        """Discard what this rank has written, so that `vector` shows the shared values again."""
 
     def works(self) -> bool:
-        """Return whether `written` can be trusted here. The view must be unused."""
+        """Return whether `written` works on this machine. Call it before the mapping is used."""
 
 
 class Buffers(Protocol):
-    """The memory of one window: every rank owns one buffer per source, and a value of its own that others can get.
+    """The memory of one window. Every rank owns one buffer per source, and one value that other ranks can get.
 
-    Ranks wait for locks only. Reads and writes of one buffer never overlap, so a reader never sees half a write.
-    Ranks are numbered as in the comm.
+    Ranks only wait for locks, not for calls of other ranks. Reads and writes of a buffer never overlap: a reader never
+    sees half a write. Ranks are numbered as in the comm.
     """
 
     sources: tuple[int, ...]
@@ -62,7 +65,7 @@ class Buffers(Protocol):
         """Return a vector of zeros of the window's length and dtype."""
 
     def show(self, tensor: Tensor) -> None:
-        """Set the value that others get from now on."""
+        """Set the value of this rank that `get` on other ranks returns from now on."""
 
     def put(self, target: int, tensor: Tensor, weight: float = 1.0) -> Work:
         """Set this rank's buffer on the target to weight * tensor."""
@@ -71,28 +74,31 @@ class Buffers(Protocol):
         """Add weight * tensor to this rank's buffer on the target."""
 
     def get(self, source: int, weight: float = 1.0) -> Work:
-        """Set the local buffer for a source to weight * the value that the source shows."""
+        """Set this rank's buffer for a source to weight * the value that the source has set with `show`."""
 
     def fold(self, source: int, into: Tensor, weight: float = 1.0, *, clear: bool = False) -> bool:
-        """Add weight * the buffer for a source to `into`; return whether it was written since it was cleared."""
+        """Add weight * the buffer of a source to `into`. Return whether it was written since it was last cleared."""
 
     def versions(self) -> dict[int, int]:
         """Return how often each buffer was written since this rank last folded it."""
 
     def mutex(self, rank: int, deadline: float | None = None) -> AbstractContextManager[None]:
-        """Hold a rank's lock inside the with-block; its users decide what it protects."""
+        """Hold the lock of a rank inside the with-block. Callers decide what the lock protects."""
 
     def free(self) -> None:
         """Release the window. Collective."""
 
 
 class Board(Protocol):
-    """Numbers that rank 0 announces (`say`) and the others read in order (`hear`), independent of collectives."""
+    """A channel for numbers: rank 0 announces them (`say`) and the other ranks read them in order (`hear`).
+
+    It is independent of the order of collectives.
+    """
 
     def say(self, value: int) -> None: ...
 
     def expect(self, count: int) -> None:
-        """Announce `count` more numbers, so that readers can prepare to receive them."""
+        """Tell this reader that `count` more numbers will come, so that it can prepare to receive them."""
 
     def heard(self) -> int | None:
         """Return the next number if it has arrived, else None."""
@@ -101,7 +107,7 @@ class Board(Protocol):
         """Wait for the next number and return it."""
 
     def free(self) -> None:
-        """Give the board back; nobody says or hears anything on it any more."""
+        """Give the board back. It must not be used any more."""
 
 
 class Comm(Protocol):
@@ -120,27 +126,28 @@ class Comm(Protocol):
     engines: int  # vectors that engines have exchanged over this comm so far, in order of creation
 
     def check_process(self) -> None:
-        """Raise in a forked child of the process that joined, which must not use the comm."""
+        """Raise WrongCommand in a forked child of the process that joined. The child must not use the comm."""
 
     def agree(self, verb: str, length: str = "", key: object = "") -> Work:
-        """Compare a call with those that the other ranks are about to make; waiting raises CallMismatch.
+        """Start to compare a call with those of the other ranks. wait() raises CallMismatch if they differ.
 
         A comm that compares every call anyway returns a finished work.
         """
 
     def allocate(self, numel: int, dtype: Any, givers: int | None = None) -> Tensor:
-        """Allocate a vector that collectives use without a staging copy; only the first `givers` ranks get their own.
+        """Allocate a vector that collectives use without a staging copy. Collective.
 
-        Collective."""
+        With `givers`, only ranks below that number get a vector of their own.
+        """
 
     def allocate_result(self, numel: int, dtype: Any, givers: int | None = None) -> Tensor:
         """Allocate a vector for results. On shm all ranks share its memory, so callers only read it. Collective."""
 
     def private_view(self, result: Tensor) -> PrivateMemory | None:
-        """Return a second mapping of a result that this rank may write unseen, or None if there is none."""
+        """Return a second, private mapping of a result that only this rank sees, or None if the comm has none."""
 
     def release(self, vector: Tensor) -> None:
-        """Forget a vector that was allocated here; its memory is freed with the last reference. Not collective."""
+        """Forget a vector that was allocated here. Its memory is freed with the last reference. Not collective."""
 
     def all_sum(self, src: Tensor, dst: Tensor, key: object = "") -> Work: ...
 
@@ -155,7 +162,7 @@ class Comm(Protocol):
         key: object = "",
         combine: Callable[[Tensor, Sequence[Tensor], int], None] = ...,
     ) -> Work:
-        """dst = the sum of the first `givers` ranks' src, each piece added (or combined) by its owner."""
+        """Start dst = the sum of the first `givers` ranks' src. The owner of each piece applies `combine` to it."""
 
     def all_gather(self, src: Tensor, dst: Tensor, key: object = "") -> Work: ...
 
@@ -164,19 +171,22 @@ class Comm(Protocol):
     def barrier(self, deadline: float | None = None) -> None: ...
 
     def mix(self, src: Tensor, dst: Tensor, mixing: Mixing, key: object = "") -> Work:
-        """dst = keep * src + the weighted src of other ranks, which must name this rank as a target."""
+        """Start dst = keep * src + the weighted src of the sources. The sources must name this rank as a target."""
 
     def window(self, numel: int, dtype: Any, sources: Sequence[Sequence[int]], shows: bool = True) -> Buffers:
-        """Create one-sided memory that sources[r] may write on rank r. `get` needs `shows`. Collective."""
+        """Create memory on every rank r that the ranks in sources[r] may write to. `get` needs `shows`. Collective."""
 
     def split(self, groups: Sequence[Sequence[int]]) -> Comm:
-        """Return the comm of this rank's group. Groups cover all ranks; ranks are positions in a group. Collective.
+        """Return the comm of this rank's group. Every rank is in one group; its rank is its position there. Collective.
 
-        It has an order of calls of its own: ranks need not call it and its whole in one order.
+        Calls of the group and calls of the whole comm may come in different relative orders on different ranks.
         """
 
     def board(self, length: int) -> Board:
-        """Create a board of rank 0, which may be ahead of its readers by at most `length` numbers. Collective."""
+        """Create a Board on which rank 0 announces numbers. Collective.
+
+        Rank 0 may be at most `length` numbers ahead of the slowest reader.
+        """
 
     def progress(self) -> None:
         """Advance operations without waiting. Does nothing on a comm with background threads."""
@@ -185,9 +195,9 @@ class Comm(Protocol):
         """Return the bytes received so far from each rank."""
 
     def get_ready(self) -> None:
-        """Allocate now what would be allocated on first use. Collective."""
+        """Allocate all memory now that would otherwise be allocated on first use. Collective."""
 
     def why_lost(self, rank: int) -> str | None:
-        """Return why a rank can answer no more, or None if it may answer or the comm cannot tell without waiting."""
+        """Return why a rank will not answer any more. None means that it may answer, or that the comm cannot tell."""
 
     def close(self, failure: str = "") -> None: ...

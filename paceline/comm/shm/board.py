@@ -1,9 +1,9 @@
-"""A board in shared memory: rank 0 writes its decisions as numbers, and the other ranks read them in order.
+"""A Board in shared memory: rank 0 writes its decisions as numbers, and the other ranks read them in order.
 
     board   | 1:7 | 2:3 | 3:4 | ...      entry k holds its own number k and the value, in one word of 8 bytes
 
-A reader recognizes an entry by its number, so it needs no counter and no lock; a store of one aligned word is
-atomic. The board is a ring: rank 0 must not be ahead of a reader by more than its length.
+A reader recognizes a new entry by its number, so it needs no counter and no lock; writing one aligned word is atomic.
+The board is a ring buffer: rank 0 must not be ahead of a reader by more than the length of the board.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NUMBERS = (1 << 31) - 1  # entries are numbered from 1 to this, then again from
 
 
 class MemoryBoard:
-    """A board that all ranks of a shared space can read; rank `first` writes it."""
+    """A Board in memory that all ranks of a shared space can read. Only rank `first` writes to it."""
 
     def __init__(self, space: SharedSpace, first: int, length: int) -> None:
         self._space, self._first = space, first
@@ -40,14 +40,14 @@ class MemoryBoard:
         self._count += 1
 
     def _number(self) -> int:
-        """Return the number of the next entry; never 0, which marks an empty entry."""
+        """Return the number of the next entry. It is never 0, because 0 marks an empty entry."""
         return self._count % _NUMBERS + 1
 
     def expect(self, count: int) -> None:
         """Do nothing: readers of memory need no preparation."""
 
     def free(self) -> None:
-        """Its memory goes with the last reference."""
+        """Do nothing: the memory is freed with the last reference to the board."""
 
     def heard(self) -> int | None:
         """Return the next number if it was written, else None."""
@@ -58,7 +58,7 @@ class MemoryBoard:
         return value
 
     def hear(self, key: object = "", deadline: float | None = None) -> int:
-        """Wait for the next number. Sleeps until the writer posts an operation, which it does after each write."""
+        """Wait for the next number and return it. Sleeps until the writer posts an operation, which follows `say`."""
         counters, queue = self._space.counters, self._space.queue
         limit, began = queue.deadline if deadline is None else deadline, time.monotonic()
         while True:

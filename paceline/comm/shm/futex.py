@@ -1,4 +1,4 @@
-"""Sleeping on a word of shared memory until another process changes it (Linux futex)."""
+"""Sleep on a word of shared memory until another process changes it (Linux futex)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ _WAITV, _SIZE_32 = 449, 2  # the system call number is the same on all architect
 SLICE = 0.01  # seconds to sleep on the first word, where the kernel cannot wait for several
 
 
-class _Timespec(ctypes.Structure):
+class Timespec(ctypes.Structure):
+    """struct timespec of the C library."""
+
     _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
 
 
@@ -45,27 +47,27 @@ def available() -> bool:
 def wait(address: int, seen: int, seconds: float) -> None:
     """Sleep while the word at `address` still holds `seen`, at most `seconds`."""
     whole = int(seconds)
-    limit = _Timespec(whole, int((seconds - whole) * 1e9))
+    limit = Timespec(whole, int((seconds - whole) * 1e9))
     if _libc.syscall(_number, ctypes.c_void_p(address), _WAIT, ctypes.c_uint32(seen), ctypes.byref(limit), None, 0):
         _check(ctypes.get_errno())
 
 
 def wait_any(words: Sequence[tuple[int, int]], seconds: float) -> None:
-    """Sleep while every word still holds the value given beside its address, at most `seconds`."""
+    """Sleep while every word holds its expected value, at most `seconds`. A word is (address, expected value)."""
     if len(words) == 1:
         return wait(*words[0], seconds)
     if not _waits_for_several:
         return wait(*words[0], min(SLICE, seconds))
     waiters = (_Waiter * len(words))(*(_Waiter(seen, address, _SIZE_32, 0) for address, seen in words))
     whole, part = divmod(time.monotonic() + seconds, 1)
-    limit = _Timespec(int(whole), int(part * 1e9))
+    limit = Timespec(int(whole), int(part * 1e9))
     if _libc.syscall(_WAITV, waiters, len(words), 0, ctypes.byref(limit), time.CLOCK_MONOTONIC) < 0:
         _check(ctypes.get_errno())
     return None
 
 
 def _can_wait_for_several() -> bool:
-    """Return whether the kernel has futex_waitv: a call without words then fails with EINVAL and not with ENOSYS."""
+    """Return whether the kernel has futex_waitv. If so, a call without words fails with EINVAL, else with ENOSYS."""
     return available() and _libc.syscall(_WAITV, None, 0, 0, None, 0) < 0 and ctypes.get_errno() == errno.EINVAL
 
 
@@ -75,16 +77,16 @@ def _check(code: int) -> None:
 
 
 def wake(address: int) -> None:
-    """Wake everybody who sleeps on the word at `address`."""
+    """Wake all processes that sleep on the word at `address`."""
     _libc.syscall(_number, ctypes.c_void_p(address), _WAKE, _EVERYBODY, None, None, 0)
 
 
 def fence() -> None:
-    """Order all memory accesses before this call before all that come after it.
+    """Make sure that all memory accesses before this call happen before all accesses after it.
 
-    Taking a lock keeps later accesses behind it, and releasing it keeps earlier ones before it, so that two accesses
-    around one lock may still change places inside it. Between the first release and the second acquisition nothing
-    passes in either direction. Machines other than x86-64 have not run this.
+    Later accesses cannot move before the acquisition of a lock; earlier ones cannot move behind its release. With one
+    lock, both could still move inside the locked section and change places there. With two locked sections, nothing can
+    pass the point between them. This has not run on machines other than x86-64.
     """
     if not STRONG_MEMORY:
         with _order:

@@ -1,7 +1,7 @@
 """Collectives among ranks that can read each other's memory, on the queue of queue.py.
 
-No rank writes the source of another. A group made by split() shares the memory and the byte counts of the whole comm,
-and has a queue of its own: calls of a group need one order among its members only.
+No rank writes to the source of another. A group made by split() shares the memory and the byte counts of the whole
+comm, but has its own queue: only its members must make the calls of the group in the same order.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Combine = Callable[[Tensor, Sequence[Tensor], int], None]
 
 
 class Lockstep:
-    """Collectives of some members of a shared space; a rank is a position among the members."""
+    """Collectives among some members of a shared space. A rank is a position among these members."""
 
     shares_results = names_ranks = True
     engines = 0
@@ -61,7 +61,7 @@ class Lockstep:
         self._space.release(vector)
 
     def all_sum(self, src: Tensor, dst: Tensor, key: object = "") -> QueueWork:
-        """dst = the sum of every rank's src; src is never written."""
+        """Start dst = the sum of every rank's src. src is never written."""
         peers = self.peers(src) if self._space.is_result(dst) else None
         if peers is not None:
             op = Op("all_sum", key, lambda: self._share_sum(peers, dst), tensor_text(src))
@@ -80,7 +80,7 @@ class Lockstep:
         )
 
     def reduce_scatter(self, src: Tensor, dst: Tensor, key: object = "") -> QueueWork:
-        """dst = this rank's range, spread(numel, size), of the sum of every rank's src."""
+        """Start dst = this rank's range of the sum of every rank's src. spread(numel, size) gives the ranges."""
         bounds = spread(src.numel(), self.size)
         low, high = bounds[self.rank], bounds[self.rank + 1]
         flat = _flat(dst)
@@ -103,7 +103,7 @@ class Lockstep:
         key: object = "",
         combine: Combine = add_up,
     ) -> QueueWork:
-        """dst = the sum of the first `givers` ranks' src, each piece added by its owner; later ranks only add."""
+        """Start dst = the sum of src over ranks below `givers`. The owner of a piece adds it; others only own."""
         owners = {piece.owner for piece in pieces}
         mine = [piece for piece in pieces if piece.owner == self.rank]
 
@@ -134,7 +134,7 @@ class Lockstep:
         return self.submit(op, waits_for, readers)
 
     def all_gather(self, src: Tensor, dst: Tensor, key: object = "") -> QueueWork:
-        """dst = every rank's src in rank order; all have the same length."""
+        """Start dst = every rank's src in rank order. All src have the same length."""
         rows = _flat(dst).view(self.size, src.numel())
 
         def share(sources: Sequence[Tensor], result: Tensor | None, start: int, stop: int) -> None:
@@ -145,7 +145,7 @@ class Lockstep:
         return self._read("all_gather", src, key, share)
 
     def broadcast(self, tensor: Tensor, root: int = 0, key: object = "") -> QueueWork:
-        """tensor = the root's tensor."""
+        """Start tensor = the root's tensor, on every rank."""
         if not tensor.is_contiguous():
             dense = tensor.contiguous()
             work = self.broadcast(dense, root, key)
@@ -169,7 +169,7 @@ class Lockstep:
         self.submit(op).wait(deadline)
 
     def mix(self, src: Tensor, dst: Tensor, mixing: Mixing, key: object = "") -> QueueWork:
-        """dst = keep * src + the weighted src of some ranks. Waits for those ranks only."""
+        """Start dst = keep * src + the weighted src of the sources. Only the ranks of `mixing` wait for each other."""
         flat, own = _flat(dst), src.reshape(-1)
 
         def share(sources: Sequence[Tensor], result: Tensor | None, start: int, stop: int) -> None:
@@ -187,13 +187,13 @@ class Lockstep:
         self._space.counters.check_process()
 
     def agree(self, verb: str, length: str = "", key: object = "") -> QueueWork:
-        """Return a finished work: the queue compares every call anyway."""
+        """Return a finished work, because the queue compares every call anyway."""
         return QueueWork(self._space.queue, None)
 
     def window(
         self, numel: int, dtype: torch.dtype, sources: Sequence[Sequence[int]], shows: bool = True
     ) -> SharedBuffers:
-        """Create memory that the ranks in sources[r] may write on rank r without its help. Collective."""
+        """Create memory on every rank r that the ranks in sources[r] may write to without its help. Collective."""
         if self.size != self._space.size:
             raise WrongCommand(
                 "a window of some ranks only",
@@ -203,7 +203,7 @@ class Lockstep:
         return SharedBuffers(self._space, numel, dtype, sources, shows)
 
     def board(self, length: int) -> MemoryBoard:
-        """Create a board of `length` numbers on which rank 0 announces what all ranks do next. Collective."""
+        """Create a Board of `length` numbers on which rank 0 announces what all ranks do next. Collective."""
         return MemoryBoard(self._space, self.members[0], length)
 
     def split(self, groups: Sequence[Sequence[int]]) -> Lockstep:
@@ -235,7 +235,7 @@ class Lockstep:
     def _read(
         self, verb: str, src: Tensor, key: object, share: Share, waits_for: Ranks = None, readers: Ranks = None
     ) -> QueueWork:
-        """Submit an operation without a common result; registered sources are read in place, others are staged."""
+        """Submit an operation without a shared result. Allocated sources are read in place; others are copied."""
         peers = self.peers(src)
         if peers is None:
             return self.staged(verb, src, key, share, None, True, waits_for, readers)
@@ -243,7 +243,7 @@ class Lockstep:
         return self.submit(op, waits_for, readers)
 
     def peers(self, src: Tensor) -> Sequence[Tensor] | None:
-        """Return every member's view of a registered range, or None."""
+        """Return the range that `src` covers, in the memory of every member; None if `src` was not allocated here."""
         everybody = self._space.peers_of(src)
         return None if everybody is None else [everybody[member] for member in self.members]
 
@@ -264,7 +264,7 @@ class Lockstep:
         readers: Ranks = None,
         note: object = None,
     ) -> QueueWork:
-        """Move any tensor piece by piece through staging places; copying one piece overlaps adding another."""
+        """Submit one operation per piece of a tensor. Copies into staging memory overlap with sums of other pieces."""
         flat = src.reshape(-1)
         step = STAGING // flat.itemsize
         work = QueueWork(self._space.queue, None)
@@ -289,11 +289,11 @@ class Lockstep:
         return op
 
     def is_result(self, dst: Tensor) -> bool:
-        """Return whether a tensor lies in memory of allocate_result, which all ranks of the host share."""
+        """Return whether a tensor lies in memory from allocate_result, which all ranks share."""
         return self._space.is_result(dst)
 
     def count(self, rank: int, nbytes: int) -> None:
-        """Count bytes that were read from a rank."""
+        """Count bytes that this rank has read from a rank."""
         self._space.received[self.members[rank]] += nbytes
 
     def progress(self) -> None:
@@ -313,7 +313,7 @@ class Lockstep:
         )
 
     def get_ready(self) -> None:
-        """Allocate the staging places now: on first use, ranks could allocate in different order. Collective."""
+        """Allocate the staging memory now. On first use, ranks could allocate it in different orders. Collective."""
         self._space.fill_places()
 
     def why_lost(self, rank: int) -> str | None:
@@ -332,7 +332,7 @@ class Lockstep:
 
 
 def parts_of(vector: Tensor, size: int) -> tuple[int, ...]:
-    """Return the bounds of each rank's part of a sum, on cache lines so that no two ranks write to the same line."""
+    """Return the bounds of each rank's part of a sum. They are on cache lines, so no two ranks write to one line."""
     return spread(vector.numel(), size, grain=max(1, 64 // vector.itemsize))
 
 

@@ -1,10 +1,10 @@
-"""Shared memory in anonymous files, which other processes of the host open through /proc and which need no cleanup.
+"""Shared memory in anonymous files. Other processes of the host open them through /proc, and nothing needs cleanup.
 
 A segment is a sealed memfd, or an unnamed file (O_TMPFILE) in /dev/shm where memfd_create is forbidden. Peers open
 it as /proc/PID/fd/NUMBER, so no name is left behind, even after kill -9.
 
-A descriptor number alone proves nothing: its owner may have closed it and opened another file under it. So a segment
-is announced with device, inode and size, and ends with the key of its job:
+A descriptor number alone proves nothing: its owner may have closed it and opened another file with the same number.
+So a segment is announced with device, inode and size, and ends with the key of its job:
 
     segment   | bytes of the ranks ... | key, 64 bytes |
 
@@ -57,7 +57,7 @@ def new_key() -> bytes:
 
 
 def create(nbytes: int, key: bytes, folder: Path | None = None) -> int:
-    """Create a segment with memory reserved for `nbytes` and the key; return its file descriptor."""
+    """Create a segment, reserve memory for `nbytes` and the key, and return its file descriptor."""
     whole = _room_for(nbytes)
     number = _unnamed_file(whole, folder) if folder else _memfd(whole)
     try:
@@ -78,7 +78,7 @@ def _room_for(nbytes: int) -> int:
 
 
 def _seal(number: int) -> None:
-    """Forbid resizing a memfd, which would kill other processes with SIGBUS. Other files cannot be sealed."""
+    """Forbid resizing a memfd, because resizing would kill other processes with SIGBUS. Other files stay unsealed."""
     try:
         fcntl.fcntl(number, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
     except OSError as problem:
@@ -107,7 +107,7 @@ def _unnamed_file(nbytes: int, folder: Path) -> int:
 
 
 def check_room(nbytes: int, folder: Path) -> None:
-    """Raise NoRoom if the folder has too little space; writing would end in a bus error later."""
+    """Raise NoRoom if the folder has too little space. Otherwise a later write would end in a bus error."""
     room = os.statvfs(folder)
     free = room.f_bavail * room.f_frsize
     if nbytes > free:
@@ -119,11 +119,13 @@ def check_room(nbytes: int, folder: Path) -> None:
 
 
 def attach(number: int, nbytes: int, *, private: bool = False) -> Tensor:
-    """Map a segment of this process as a byte vector; it is unmapped with the last tensor on it.
+    """Map a segment of this process as a byte vector. It is unmapped with the last tensor that uses it.
 
-    A private mapping is copied page by page when it is written. It is not populated, which would copy all of it.
+    A page of a private mapping is copied when it is first written. Such a mapping is not populated in advance, because
+    that would copy all pages.
 
-    mmap.mmap would keep a descriptor open for each mapping, and a process may have only about a thousand.
+    Python's mmap.mmap is not used: it keeps a descriptor open for each mapping, and a process
+    may have only about a thousand.
     """
     if os.fstat(number).st_size < _room_for(nbytes):
         raise ValueError(f"a segment of {os.fstat(number).st_size} bytes is too short for {nbytes}")
@@ -181,10 +183,10 @@ def _gone(segment: Segment, why: str) -> PeerLost:
 
 
 def host_identity() -> str:
-    """Return a text that two processes share exactly if they are on one host.
+    """Return a text that is equal for two processes exactly if they are on the same host.
 
-    Processes of one pid namespace could open each other's segments; the network namespace keeps the hosts of a lab
-    apart, which share one kernel.
+    Processes must share a pid namespace to open each other's segments. The network namespace distinguishes hosts of
+    a lab, which share one kernel.
     """
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot}/{os.readlink('/proc/self/ns/pid')}/{os.readlink('/proc/self/ns/net')}"

@@ -2,8 +2,8 @@
 
     line   | mutex, 64 bytes | holder | deposits | fresh | filled | ...        128 bytes, the rest are int64
 
-Between processes it is the robust mutex of the C library, because Python has no atomic compare-and-swap. When a
-holder dies, the next acquire gets EOWNERDEAD from the kernel.
+Between processes, a lock is the robust mutex of the C library, because Python has no atomic compare-and-swap. When a
+holder dies, the next acquire fails with EOWNERDEAD.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from paceline.comm.shm.futex import Timespec
 from paceline.comm.shm.queue import Counters
 from paceline.errors import PeerLost, WrongCommand
 
@@ -31,17 +32,13 @@ class Mutex(Protocol):
     """A mutex with a timeout, on which Lock is built."""
 
     def acquire(self, seconds: float) -> bool:
-        """Return whether the mutex was acquired in time. Raises HolderDied if nobody can release it any more."""
+        """Return whether the mutex was acquired in time. Raises HolderDied if the process that held it has died."""
 
     def release(self) -> None: ...
 
 
 class HolderDied(Exception):
-    """The process that held a mutex has ended, and the memory that it protects may be half written."""
-
-
-class _Timespec(ctypes.Structure):
-    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+    """The process that held a mutex has ended. The memory that the mutex protects may be half written."""
 
 
 _libc = ctypes.CDLL(None, use_errno=False)
@@ -54,7 +51,7 @@ class ProcessMutex:
         self._at = ctypes.c_void_p(address)
 
     def create(self) -> None:
-        """Initialize the mutex: once, by one process, before any process uses it."""
+        """Initialize the mutex. One process must call this once, before any process uses the mutex."""
         kind = ctypes.create_string_buffer(64)
         _check(_libc.pthread_mutexattr_init(kind))
         _check(_libc.pthread_mutexattr_setpshared(kind, _SHARED))
@@ -65,7 +62,7 @@ class ProcessMutex:
 
     def acquire(self, seconds: float) -> bool:
         whole, part = divmod(time.time() + seconds, 1)
-        code = _libc.pthread_mutex_timedlock(self._at, ctypes.byref(_Timespec(int(whole), int(part * 1e9))))
+        code = _libc.pthread_mutex_timedlock(self._at, ctypes.byref(Timespec(int(whole), int(part * 1e9))))
         if code == errno.EOWNERDEAD:
             self.release()  # without pthread_mutex_consistent: from now on nobody can acquire it
             raise HolderDied
@@ -82,7 +79,7 @@ class ProcessMutex:
 
 
 class Lock:
-    """A mutex that records its holder and waits with a deadline, whose error names the holder."""
+    """A mutex that records its holder. Waiting for it has a deadline, and the error names the holder."""
 
     def __init__(self, mutex: Mutex, line: Tensor, rank: int, counters: Counters, deadline: float) -> None:
         self._mutex, self._line, self._rank, self._counters = mutex, line, rank, counters
@@ -91,7 +88,7 @@ class Lock:
 
     @contextlib.contextmanager
     def held(self, what: object, deadline: float | None = None) -> Iterator[Any]:
-        """Hold the lock inside the with-block, which gets the numbers of the line."""
+        """Hold the lock inside the with-block, and yield the numbers that follow the mutex in its line."""
         self._counters.check_process()
         self._acquire(what, self._deadline if deadline is None else deadline)
         self.numbers[HOLDER] = self._rank + 1
@@ -126,7 +123,7 @@ class Lock:
         )
 
     def _dead(self) -> int:
-        """Return the rank that held the lock, or the first dead rank if the holder died before it recorded itself."""
+        """Return the rank that held the lock. If none was recorded, return the first rank that is lost, or -1."""
         if self.numbers[HOLDER]:
             return int(self.numbers[HOLDER]) - 1
         return next((rank for rank in range(self._counters.size) if self._counters.why_lost(rank)), -1)

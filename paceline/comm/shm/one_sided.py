@@ -4,7 +4,7 @@
                           ^ others may get it                       ^ the mutex that users see
                                       ^ written by rank 0 alone, read and cleared by rank 2
 
-A buffer has one lock, and every read and write of it, of whatever length, happens under that lock.
+Every buffer has one lock. Each read or write of the buffer holds this lock from beginning to end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from paceline.comm.transport import Work
 
 
 class Done(Work):
-    """A work that is finished from the start."""
+    """A work that was finished when it was created."""
 
     def wait(self, deadline: float | None = None) -> None:
         pass
@@ -54,7 +54,7 @@ class LockedVector:
             into.copy_(self._data)
 
     def fold(self, into: Tensor, weight: float, clear: bool) -> bool:
-        """Add the vector to `into`; return whether it held anything."""
+        """Add weight * the vector to `into`, if anything was written to the vector. Return whether that is so."""
         with self._lock.held(self._what) as numbers:
             filled = bool(numbers[FILLED])
             if filled:
@@ -68,7 +68,7 @@ class LockedVector:
         return int(self._lock.numbers[FRESH])
 
     def deposited(self) -> int:
-        """Return the bytes that its source has written so far."""
+        """Return the number of bytes that the source of this buffer has written so far."""
         return int(self._lock.numbers[DEPOSITS]) * self._data.nbytes
 
 
@@ -79,7 +79,7 @@ def _written(numbers, deposit: bool) -> None:  # type: ignore[no-untyped-def]
 
 
 class SharedBuffers:
-    """This rank's view of one window. Creating it is collective; afterwards ranks wait for locks only."""
+    """This rank's view of one window. Creating it is collective. Afterwards ranks only wait for locks."""
 
     def __init__(
         self, space: SharedSpace, numel: int, dtype: torch.dtype, sources: Sequence[Sequence[int]], shows: bool
@@ -140,7 +140,7 @@ class SharedBuffers:
             yield
 
     def deposited(self, source: int) -> int:
-        """Return the bytes that this source has written into this rank's memory."""
+        """Return the number of bytes that `source` has written into this rank's memory."""
         buffer = self._buffers.get((self._rank, source))
         return 0 if buffer is None else buffer.deposited()
 

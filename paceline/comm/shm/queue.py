@@ -1,20 +1,20 @@
-"""The queue of collective operations of one rank, advanced by its callers.
+"""The queue of collective operations of one rank. Calls of this rank advance it; there is no background thread.
 
-Every rank counts the operations that it posted and shared; no rank writes the counter of another. An operation
+Every rank counts the operations that it has posted and shared. No rank writes the counters of another. An operation
 goes through three points, in the same order on all ranks:
 
-    post       my source is in place                       posted[me] += 1
-    share      once all have posted: do my part            shared[me] += 1
-    finish     once all have shared: take what I need      (sources may be written again)
+    post       this rank's source is in place                       posted[me] += 1
+    share      once all have posted: do this rank's part            shared[me] += 1
+    finish     once all have shared: copy the result out            (sources may be written again)
 
-With each post a rank writes a note of the call it makes. Notes are compared before the share, so that ranks which
-disagree about the sequence of collectives get an error and never a result.
+With each post a rank writes a note that describes its call. Ranks compare notes before the share. If they made
+different calls, they get an error and never a result.
 
-A share may be under way when its call returns (it crosses hosts, say): then it is a Work, and SHARED is counted when
-that work is done, in order.
+A share may still be under way when its function returns, for example if it crosses hosts. Then the function returns a
+Work, and SHARED is counted when that work is done, in the order of the operations.
 
-There is no background thread: `progress()` advances operations without waiting (the engine calls it from
-backward), and `wait_for()` sleeps until a rank that is behind moves.
+`progress()` advances operations without waiting; the engine calls it from backward. `wait_for()` sleeps until a rank
+that is behind makes progress.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ Word = tuple[int, int, int]  # kind and rank of a counter, and the value that wa
 
 
 class Counters(Protocol):
-    """Two counters per rank that all ranks can read, and a way to sleep until one moves."""
+    """Two counters per rank that all ranks can read, and a way to sleep until a counter changes."""
 
     rank: int
     size: int
 
     def check_process(self) -> None:
-        """Raise in a forked child of the process that joined."""
+        """Raise WrongCommand in a forked child of the process that joined."""
 
     def value(self, kind: int, rank: int) -> int: ...
 
     def bump(self, kind: int) -> None: ...
 
     def sleep(self, words: Sequence[Word], seconds: float) -> None:
-        """Sleep until one of the counters moves, at most `seconds`."""
+        """Sleep until one of the counters changes, at most `seconds`."""
 
     def note(self, number: int, text: bytes) -> None:
         """Write a note of this rank's operation `number`; other ranks read it after the next post."""
@@ -62,7 +62,7 @@ class Counters(Protocol):
     def noted(self, rank: int, number: int) -> bytes: ...
 
     def why_lost(self, rank: int) -> str | None:
-        """Return why a rank can answer no more, or None."""
+        """Return why a rank will not answer any more, or None."""
 
     def name(self, rank: int) -> str: ...
 
@@ -70,7 +70,7 @@ class Counters(Protocol):
 
 
 class StagingPlace(Protocol):
-    """Memory that one operation at a time may use."""
+    """Staging memory. One operation at a time may use it; `user` is that operation or None."""
 
     user: Any
 
@@ -98,7 +98,7 @@ class Op:
         self.finished = False
 
     def text(self) -> bytes:
-        """Return the note, which must be the same on all ranks of the operation."""
+        """Return the note of this operation. It must be the same on all ranks."""
         return call_text(self.verb, self._length, self._note)
 
     def ranks(self, kind: int) -> tuple[int, ...]:
@@ -109,7 +109,7 @@ class Op:
 
 
 class QueueWork(Work):
-    """A handle on the last operation of a call; operations finish in order."""
+    """A handle on the last operation of a call. Operations finish in order, so the call is done when this one is."""
 
     def __init__(self, queue: Queue, last: Op | None) -> None:
         self._queue, self._last = queue, last
@@ -124,7 +124,7 @@ class QueueWork(Work):
         return self.landed()
 
     def landed(self) -> bool:
-        """Return whether the operation was finished when the queue last moved, without moving the queue."""
+        """Return whether the operation is finished, without advancing the queue."""
         return self._last is None or self._last.finished
 
     def then(self, after: Callable[[], Any]) -> QueueWork:
@@ -140,7 +140,7 @@ class QueueWork(Work):
 
 
 class Queue:
-    """Operations in the order in which they were called, the same on all ranks."""
+    """The operations of a rank in the order of its calls. The order must be the same on all ranks."""
 
     def __init__(self, counters: Counters, deadline: float) -> None:
         self.deadline = deadline
@@ -211,7 +211,7 @@ class Queue:
         self._counters.bump(SHARED)
 
     def _compare(self, op: Op, peers: Sequence[int]) -> None:
-        """Raise CallMismatch if another rank makes a different call as this operation."""
+        """Raise CallMismatch if one of `peers` made another call as the operation of this number."""
         counters, number, mine = self._counters, op.number, op.noted
         for peer in peers:
             if peer == self._rank or (text := counters.noted(peer, number)) == mine:
@@ -237,7 +237,7 @@ class Queue:
         return all(_past(value(kind, peer), number) for peer in op.ranks(kind))
 
     def wait_for(self, op: Op, deadline: float | None) -> None:
-        """Advance the queue until `op` is finished; sleep on the counter of a rank that is behind."""
+        """Advance the queue until `op` is finished. Sleep meanwhile on the counter of a rank that is behind."""
         limit = self.deadline if deadline is None else deadline
         began = time.monotonic()
         while True:
@@ -260,7 +260,7 @@ class Queue:
         return op.number < 0 or op.number >= self._sharing[0][0].number
 
     def _poll(self, op: Op, began: float, limit: float) -> None:
-        """Sleep shortly while this rank's own share is under way: no counter of this host tells when it is done."""
+        """Sleep for a moment while this rank's own share is under way. No counter of this host shows its end."""
         waited = time.monotonic() - began
         if waited >= limit:
             raise PeerLost(
@@ -270,7 +270,7 @@ class Queue:
         time.sleep(POLL)
 
     def _behind(self, op: Op) -> tuple[int, Op]:
-        """Return the counter and the operation that `op` waits for: itself, or an earlier one in the queue."""
+        """Return what `op` waits for: a kind of counter, and an operation (itself or an earlier one)."""
         target = op if op.number >= 0 else self._posted[0]
         if self._unshared and target.number >= self._unshared[0].number:
             return POSTED, self._unshared[0]
@@ -300,7 +300,7 @@ class Queue:
                 raise self._lost(peer, why_lost, op)
 
     def _words(self, kind: int, op: Op) -> list[Word]:
-        """Return the counter that `op` waits for, and a second one whose change would let this rank advance as well."""
+        """Return the counter that `op` waits for, and perhaps a second one whose change also lets this rank advance."""
         word = self._first_behind(kind, op)
         if word is None:
             return []
@@ -328,7 +328,7 @@ class Queue:
     def end(self, members: tuple[int, ...]) -> None:
         """Announce that this rank makes no more calls, and check for some seconds that the others make none either.
 
-        Nothing is compared if operations are unfinished: then this rank has given up waiting for them.
+        If operations are unfinished, this rank has given up waiting for them, and nothing is compared.
         """
         try:
             self.progress()
@@ -353,7 +353,7 @@ class Queue:
                 self._counters.sleep(words, SLICE)
 
     def _gone_soon(self, peer: int) -> bool:
-        """Return whether a rank that made one call more gives it up: Ctrl-C ends all ranks, each in another place."""
+        """Return whether a rank that made one more call leaves soon. Ctrl-C ends ranks at different calls."""
         limit = time.monotonic() + PARTING
         while not self._counters.why_lost(peer) and time.monotonic() < limit:
             time.sleep(0.01)
@@ -365,5 +365,5 @@ def _is_done(work: Work | None) -> bool:
 
 
 def _past(value: int, number: int) -> bool:
-    """Return whether a 32-bit counter, which may have wrapped around, is above a number."""
+    """Return whether a 32-bit counter, which may have wrapped around, is greater than a number."""
     return (value - number - 1) & 0xFFFFFFFF < 0x80000000

@@ -1,7 +1,7 @@
-"""One host, CPU tensors: collectives in shared memory.
+"""Collectives of CPU tensors in shared memory, among ranks of one host.
 
-Each rank owns one cache line of counters in a control segment and sleeps on the counters of other ranks with
-a futex. Segments are anonymous (memory.py). Received bytes are those read from another rank's source or result.
+Each rank owns one cache line of counters in a control segment, and sleeps on the counters of other ranks with a futex.
+Segments are anonymous (memory.py). Bytes count as received when they are read from another rank's source or result.
 
     control   | fence  | posted, shared, pid, state, beats |  of rank 1  | ...     64 bytes each
               | number, device, inode, nbytes       |  of rank 1  | ...     the segment that a rank hands out
@@ -69,14 +69,14 @@ class FutexCounters:
         futex.wake(self._base + 4 * word)
 
     def fenced(self) -> bool:
-        """Return whether somebody has ended the group, so that no step may be committed in it any more."""
+        """Return whether the group was ended with raise_fence. Then no step may be committed in it any more."""
         seen = bool(self._words[0])
         if not futex.STRONG_MEMORY:
             futex.fence()
         return seen
 
     def raise_fence(self) -> None:
-        """End the group for all ranks and wake sleepers; the system calls order the store before later reads."""
+        """End the group for all ranks and wake sleepers. The system calls make the write visible before later reads."""
         self._words[0] = 1
         futex.fence()
         for rank in range(self.size):
@@ -84,12 +84,12 @@ class FutexCounters:
                 futex.wake(self._base + 4 * self._at(kind, rank))
 
     def beat(self) -> None:
-        """Show that this rank moves on."""
+        """Change this rank's heartbeat number, to show that it makes progress."""
         word = self._at(BEATS, self.rank)
         self._words[word] = (self._words[word] + 1) & 0xFFFFFFFF
 
     def beats(self, rank: int) -> int:
-        """Return a number that changes while a rank moves on."""
+        """Return a rank's heartbeat number. It changes while the rank makes progress."""
         return int(self._words[self._at(BEATS, rank)])
 
     def note(self, number: int, text: bytes) -> None:
@@ -123,7 +123,7 @@ class FutexCounters:
         return f"rank {self.names[rank]} (pid {self.pid(rank)})"
 
     def watch(self) -> None:
-        """Open a pidfd on every process of the group, while all of them are known to run."""
+        """Open a pidfd on every process of the group. Called at a time when all of them are known to run."""
         self._peers.watch({self.pid(rank) for rank in range(self.size)})
 
     def why_lost(self, rank: int) -> str | None:
@@ -207,9 +207,9 @@ class ShmSpace(SharedSpace):
         return Lock(mutex, line, self.rank, self._futexes, self.queue.deadline)
 
     def _hand_out(self, nbytes: int, owners: range, twice: bool = False) -> list[Tensor]:
-        """Map one segment per owner: owners create and announce it, all ranks map all, then descriptors are closed.
+        """Map one segment per owner. Every owner creates and announces its segment, and all ranks map all of them.
 
-        `twice` maps every segment a second time, privately; these mappings follow the shared ones.
+        With `twice`, every segment is also mapped privately (copy on write); these mappings follow the shared ones.
         """
         number, problem = -1, None
         try:
@@ -241,7 +241,7 @@ class ShmSpace(SharedSpace):
 
 
 class ShmComm(Lockstep):
-    """Ranks of one host that share memory. Two comms of one job have different names."""
+    """A comm among ranks of one host that share memory. Every comm of a job needs another `name`."""
 
     def __init__(
         self,
@@ -254,12 +254,12 @@ class ShmComm(Lockstep):
         names: Sequence[int] = (),
         watch: Watch | None = None,
     ) -> None:
-        """`names` are the numbers that ranks have in the whole job, for messages; `watch` may end a wait."""
+        """Create the comm. `names` are the ranks in the whole job, for messages. `watch` may raise to end a wait."""
         super().__init__(ShmSpace(rank, size, store, deadline, folder, name, names, watch), tuple(range(size)))
 
     @property
     def counters(self) -> FutexCounters:
-        """The counters of all ranks, with the fence of the group."""
+        """Return the counters of all ranks, which also hold the fence of the group."""
         counters = self._space.counters
         assert isinstance(counters, FutexCounters)
         return counters

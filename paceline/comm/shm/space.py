@@ -1,6 +1,6 @@
-"""Memory that all ranks of a comm can read: registered vectors and staging places.
+"""Memory that all ranks of a comm can read: allocated vectors, and staging memory for all other tensors.
 
-Subclasses decide how a rank maps the memory of another (`shm`: memfd; `thread`: the same process).
+Subclasses decide how a rank accesses the memory of another rank: `shm` maps a memfd, `thread` is in the same process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PLACES = 4  # staging places, so that copying in, adding and copying out overlap
 
 
 class Staging:
-    """Memory for one piece of any tensor: a source and a result per rank, readable by all ranks."""
+    """Staging memory for one piece of any tensor: a source and a result per rank, readable by all ranks."""
 
     def __init__(self, sources: Sequence[Tensor], results: Sequence[Tensor]) -> None:
         self.sources, self.results = sources, results
@@ -49,7 +49,7 @@ class SharedSpace:
         self._privates: dict[int, PrivateView] = {}  # by the address of the result
 
     def map_all(self, nbytes: int, givers: int | None = None) -> Sequence[Tensor]:
-        """Map one byte vector per rank (or per rank below `givers`); a rank writes only its own. Collective."""
+        """Map a byte vector for each rank, or each rank below `givers`. A rank only writes its own. Collective."""
         raise NotImplementedError
 
     def map_one(self, nbytes: int) -> Tensor:
@@ -57,25 +57,25 @@ class SharedSpace:
         raise NotImplementedError
 
     def map_privately(self) -> Tensor | None:
-        """Return a private mapping of the vector that map_one has just mapped; None if there is none."""
+        """Return a private mapping of the vector that map_one has just mapped, or None if there is none."""
         return None
 
     def lock(self, line: Tensor, create: bool) -> Lock:
-        """Return a lock in memory from map_all. Its owner passes create=True, and a barrier must follow."""
+        """Return a lock in memory from map_all. The owner of the memory passes create=True; a barrier must follow."""
         raise NotImplementedError
 
     def branch(self) -> SharedSpace:
-        """Return the same memory with a queue, counters and staging places of its own. Collective."""
+        """Return a space with the same vectors, but its own queue, counters and staging memory. Collective."""
         raise NotImplementedError
 
     def barrier(self, deadline: float | None = None) -> None:
-        """Wait until all ranks have called it."""
+        """Wait until all ranks have called barrier()."""
         op = Op("barrier", self._reason)
         op.early, op.waits_for, op.readers = True, tuple(range(self.size)), tuple(range(self.size))
         self.queue.submit(op).wait(deadline)
 
     def allocate(self, numel: int, dtype: torch.dtype, givers: int | None = None) -> Tensor:
-        """Allocate a vector that the others can read in place; ranks from `givers` on get rank 0's."""
+        """Allocate a vector that other ranks can read in place. Ranks from `givers` on get the vector of rank 0."""
         sources = [typed(raw, numel, dtype) for raw in self.map_all(max(1, numel * dtype.itemsize), givers)]
         sources += sources[:1] * (self.size - len(sources))
         mine = sources[self.rank]
@@ -96,14 +96,14 @@ class SharedSpace:
         return self._privates.get(result.data_ptr())
 
     def release(self, vector: Tensor) -> None:
-        """Forget a vector that was allocated here; its memory is freed with the last tensor on it."""
+        """Forget a vector that was allocated here. Its memory is freed with the last tensor that uses it."""
         start = vector.data_ptr()
         self._registered = [known for known in self._registered if known[0] != start]
         self._results = [known for known in self._results if known[0] != start]
         self._privates.pop(start, None)
 
     def peers_of(self, src: Tensor) -> Sequence[Tensor] | None:
-        """Return every rank's view of the range that `src` covers, or None if it is not in registered memory."""
+        """Return the range that `src` covers, in the memory of every rank; None if `src` was not allocated here."""
         for start, stop, sources in self._registered:
             if start <= src.data_ptr() < stop and sources[0].dtype == src.dtype and src.is_contiguous():
                 first = (src.data_ptr() - start) // src.itemsize
@@ -114,7 +114,7 @@ class SharedSpace:
         return any(start <= dst.data_ptr() < stop for start, stop in self._results)
 
     def place(self, reason: str) -> Staging:
-        """Return the next staging place in turn, allocating it on first use for a call. Collective."""
+        """Return the next staging memory in turn. Its first use allocates it; `reason` names the call. Collective."""
         index, self._next_place = self._next_place, (self._next_place + 1) % PLACES
         return self._place(index, reason)
 
@@ -138,9 +138,10 @@ class SharedSpace:
 
 
 class Branch(SharedSpace):
-    """A space whose vectors are those of another, with an order of operations of its own.
+    """A space that shares the vectors of another space, but has its own order of operations.
 
-    Groups of a split comm use it: calls of one group need not be ordered against calls of another, or of the whole.
+    Groups of a split comm use it. Calls of a group and calls of other groups, or of the whole comm, may come in any
+    order relative to each other.
     """
 
     def __init__(self, whole: SharedSpace, counters: Counters) -> None:
@@ -155,7 +156,7 @@ class Branch(SharedSpace):
         self.peers_of, self.is_result = whole.peers_of, whole.is_result  # type: ignore[method-assign]
 
     def place(self, reason: str) -> Staging:
-        """Return the next staging place; the first use makes all of them, because later uses may come in any order."""
+        """Return the next staging memory. The first use allocates all of it, because later uses have no fixed order."""
         if not self._places:
             self.fill_places()
         return super().place(reason)

@@ -1,1 +1,1 @@
-"""Collectives over TCP sockets of our own: tokened, framed, stamped with a generation, and abortable."""
+"""Collectives over paceline's own TCP sockets. Connections are authenticated by a token and can be aborted."""

@@ -1,4 +1,4 @@
-"""The board of rank 0 over control connections: words never wait behind data."""
+"""The Board of rank 0 over control connections, so that its numbers never wait behind data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class TcpBoard:
-    """Rank 0 of a mesh sends every number to all others; each reads them in order."""
+    """A Board over TCP. Rank 0 of a mesh sends every number to all others, which read the numbers in order."""
 
     def __init__(self, mesh: Mesh, number: int) -> None:
         self._mesh, self._number = mesh, number & 0xFFFF
@@ -28,7 +28,7 @@ class TcpBoard:
                     self._mesh.post(peer, WORD, number=self._number, body=body)
 
     def expect(self, count: int) -> None:
-        """Do nothing: words are kept until they are read."""
+        """Do nothing: numbers that arrive are kept until they are read."""
 
     def heard(self) -> int | None:
         return self._words.popleft() if self._words else None
@@ -44,5 +44,5 @@ class TcpBoard:
         raise PeerLost(f"{mesh.name(0)} {why} before it announced what to send next, {key}", rank=0)
 
     def free(self) -> None:
-        """Its words go with the last reference."""
+        """Forget the numbers that were not read."""
         self._mesh.words.pop(self._number, None)

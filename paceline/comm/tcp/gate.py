@@ -1,7 +1,7 @@
-"""The listening socket of a rank: who knows the token may enter, everybody else is refused and logged.
+"""The listening socket of a rank. A peer that knows the token may connect; others are refused and logged.
 
-A stranger can make this process hold one small buffer of fixed length for a few seconds, and nothing else. At most
-PENDING handshakes run at once; the oldest makes room.
+A stranger can only make this process hold one small buffer of fixed length for a few seconds. At most PENDING
+handshakes run at once; if there are more, the oldest is refused.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Gate:
             self._pump.later(PATIENCE, visitor.expire)
 
     def on_writable(self) -> None:
-        """Nothing is written here."""
+        """Do nothing: a listening socket is never written."""
 
     def leave(self, visitor: Visitor) -> None:
         self._pump.remove(visitor)
@@ -81,7 +81,7 @@ class Gate:
             log.warning("refused %d connections so far", self.refused)
 
     def answer(self, raw: bytes) -> tuple[bytes, bytes] | str:
-        """Return the answer to a greeting and the nonce in it, or a reason to refuse."""
+        """Return the answer to a greeting and the nonce in that answer, or a reason to refuse."""
         hello = Hello.parse(raw)
         if hello is None:
             return "it does not speak this protocol"
@@ -104,7 +104,7 @@ class Gate:
 
 
 class Visitor:
-    """A connection that has not proved anything yet."""
+    """A connection whose peer has not yet proved that it knows the token."""
 
     def __init__(self, gate: Gate, connection: socket.socket, where: str) -> None:
         self._gate, self._socket, self._where = gate, connection, where
@@ -132,7 +132,7 @@ class Visitor:
             self._prove() if self._hello else self._greet()
 
     def on_writable(self) -> None:
-        """Answers are short and sent at once."""
+        """Do nothing: answers are short and are sent at once."""
 
     def _greet(self) -> None:
         answer = self._gate.answer(self._seen)
@@ -172,7 +172,7 @@ class Visitor:
 
 
 def enter(address: str, port: int, hello: Hello, token: bytes, deadline: float, buffer: int = 0) -> socket.socket:
-    """Connect to the gate of another rank and prove that this one belongs to the job; check that it does, too."""
+    """Connect to another rank. Both ends prove that they know the token. Raises PeerLost if that fails."""
     limit = time.monotonic() + deadline
     connection = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
     try:
@@ -208,7 +208,7 @@ def _read(connection: socket.socket, nbytes: int, limit: float) -> bytes:
 
 
 def prepare(connection: socket.socket, deadline: float) -> None:
-    """Make a connection ready for the pump: no delay, no blocking, and broken if it is silent for the deadline."""
+    """Prepare a connection for the pump: no delay, no blocking, and an error if data stays unacknowledged too long."""
     connection.setblocking(False)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     user_timeout: Any = getattr(socket, "TCP_USER_TIMEOUT", None)
@@ -217,6 +217,6 @@ def prepare(connection: socket.socket, deadline: float) -> None:
 
 
 def set_buffers(connection: socket.socket, nbytes: int) -> None:
-    """Set the socket buffers, which switches the kernel's own tuning off."""
+    """Set the sizes of the socket buffers. This switches off the kernel's automatic tuning."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, nbytes)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, nbytes)

@@ -1,8 +1,8 @@
-"""Connections between two ranks: `Line` carries operations in order, `Mailbox` messages that explain themselves.
+"""Connections between two ranks: a `Line` carries data of operations in order, a `Mailbox` carries messages.
 
-On a line, frames stand in the order of operations, and frames of one operation in the order of its program. A line
-whose next operation has not been called yet is not read: the kernel holds the bytes and slows the sender down. So
-nothing is allocated for data that nobody expects, and the smallest unfinished operation can always move.
+On a line, frames are in the order of operations, and frames of one operation are in the order of its program. If the
+next operation has not been called yet on this rank, the line is not read; the kernel holds the bytes and slows the
+sender down. So no memory is allocated for unexpected data, and the oldest unfinished operation can always proceed.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ Broken = Callable[[str], None]  # broken(why) is called once, when the connectio
 
 
 class Frames(Protocol):
-    """One operation, as one line sees it: frames to send and to receive, in order."""
+    """The frames of one operation that one line sends and receives, in order."""
 
     operation: int
     checksum: int
 
     def next_send(self) -> memoryview | None:
-        """Return the next bytes that can leave now, or None."""
+        """Return the body of the next frame if it can be sent now, else None."""
 
     def sent(self) -> None:
-        """The bytes of next_send() are with the kernel."""
+        """Note that the kernel has taken all bytes of next_send()."""
 
     def sends_left(self) -> bool: ...
 
@@ -40,19 +40,19 @@ class Frames(Protocol):
         """Return the length of the next frame to receive."""
 
     def next_receive(self) -> memoryview:
-        """Return memory for the next frame."""
+        """Return memory for the body of the next frame."""
 
     def received(self) -> None:
-        """The memory of next_receive() is filled."""
+        """Note that the memory of next_receive() is filled."""
 
     def receives_left(self) -> bool: ...
 
     def differs(self, header: Header) -> None:
-        """A frame of another call has arrived."""
+        """Handle a frame that belongs to another call than expected."""
 
 
 class Connection:
-    """A socket in the pump, with a partly sent and a partly received frame."""
+    """A socket that the pump polls, with a partly sent and a partly received frame."""
 
     def __init__(self, pump: Pump, connection: socket.socket, generation: int, broken: Broken) -> None:
         self._pump, self._socket, self._generation, self._broken = pump, connection, generation, broken
@@ -96,7 +96,7 @@ class Connection:
             self.end(_lost(problem.strerror or str(problem)))
 
     def _read(self) -> bool:
-        """Read once; return whether it may be worth another try."""
+        """Read once. Return whether there may be more to read."""
         if self._header is None:
             count = self._socket.recv_into(memoryview(self._head)[self._got :])
             if not count:
@@ -115,7 +115,7 @@ class Connection:
         raise NotImplementedError
 
     def _fill(self) -> bool:
-        """Read into the body; return whether it is complete."""
+        """Read into the body of the current frame. Return whether it is complete."""
         while self._got < len(self._body):
             try:
                 count = self._socket.recv_into(self._body[self._got :])
@@ -134,7 +134,7 @@ class Connection:
         raise NotImplementedError
 
     def end(self, why: str) -> None:
-        """Close the connection and tell its owner."""
+        """Close the connection and call `broken` of its owner with the reason."""
         if self.ended:
             return
         self.close()
@@ -151,7 +151,7 @@ class Connection:
 
 
 class Line(Connection):
-    """Carries the frames of operations, in the order of their calls."""
+    """A connection that carries the frames of operations, in the order of their calls."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -172,7 +172,7 @@ class Line(Connection):
         self.flush()
 
     def flush(self) -> None:
-        """Send what can leave now."""
+        """Send all frames that can be sent now."""
         if self.ended:
             return
         try:
@@ -187,7 +187,7 @@ class Line(Connection):
         self._watch(write=False)
 
     def _load(self) -> bool:
-        """Take the next frame, if there is one that may leave."""
+        """Load the next frame that can be sent. Return whether there is one."""
         while not self._out:
             if not self._sending:
                 return False
@@ -234,9 +234,9 @@ class Line(Connection):
 
 
 class Mailbox(Connection):
-    """Carries frames whose header says what they are; `accept` returns memory for the body of one, or None to refuse.
+    """A connection for single messages. `accept(header)` returns memory for the body, or None to refuse the message.
 
-    `deliver(header, body)` is called with each complete frame, under the lock of the pump.
+    `deliver(header, body)` is called with each complete message, under the lock of the pump.
     """
 
     def __init__(
@@ -255,7 +255,7 @@ class Mailbox(Connection):
             self._watch(read=True)
 
     def post(self, header: Header, body: memoryview = EMPTY, sent: Callable[[], None] | None = None) -> None:
-        """Send a frame; `sent` is called when the body may be written again. Callers hold the lock of the pump."""
+        """Send a message. `sent` is called when the body may be overwritten. Callers hold the lock of the pump."""
         if self.ended or self._dying:
             return
         self._out.append((memoryview(header.pack()), None if len(body) else sent))

@@ -2,11 +2,11 @@
 
 Every pair has data lines and one control connection. Control messages never wait behind data:
 
-    BYE     this rank makes no more calls; the flag says whether it failed, the number for the loss of which peer
-    ABORT   this rank gives the whole generation up
-    ASK     my note of an operation; yours seems to be a different call
-    NOTE    the answer: my note of that operation
-    WORD    a number of a board
+    BYE     this rank makes no more calls; the flag says whether it failed, the number names the lost peer, if any
+    ABORT   this rank gives up the whole generation
+    ASK     carries the sender's note of an operation, because the receiver seems to make a different call
+    NOTE    the answer to ASK: the note of the same operation on the other rank
+    WORD    carries a number of a Board
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ANSWER = 2.0  # seconds in which a rank explains a call that differs
 
 
 class Mesh:
-    """Connections among `members` (ranks of the station); `rank` and peers are positions among them."""
+    """The connections among `members`, which are ranks of the station. `rank` and peers are positions among them."""
 
     def __init__(self, station: Station, ident: int, members: tuple[int, ...], counts: list[int]) -> None:
         self.station, self.ident, self.members = station, ident, members
@@ -112,7 +112,10 @@ class Mesh:
         )
 
     def _hopeless(self, operation: Operation) -> bool:
-        """Whether an operation cannot end: a peer that left never made the call, or its data ends without it."""
+        """Return whether an operation can never finish, because it waits for a peer that has left.
+
+        That peer never made the call, has failed, or has closed a line before it sent all data.
+        """
         if self.problem is not None or not self._parted:
             return self.problem is not None
         peer = operation.waits_for()
@@ -138,21 +141,21 @@ class Mesh:
         return peer in self._parted
 
     def why_lost(self, peer: int) -> str | None:
-        """Return why a peer can answer no more, or None."""
+        """Return why a peer will not answer any more, or None."""
         if peer in self._parted:
             return "failed" if peer in self._failed else LEFT
         lost = isinstance(self.problem, PeerLost) and self.problem.rank == peer
         return "died" if lost else None
 
     def check(self) -> None:
-        """Raise if this group cannot go on."""
+        """Raise the error that ended this group, if there is one."""
         if self.problem is not None:
             raise self.problem
 
     # events, under the lock of the pump -----------------------------------------------------------------
 
     def broken(self, peer: int, why: str) -> None:
-        """A connection to a peer has ended. Without a goodbye the peer has died, and all operations end."""
+        """Handle the end of a connection. If the peer sent no goodbye, it has died, and all operations fail."""
         control = self._control.get(peer)
         if control is not None and not control.ended:
             control.on_readable()  # a goodbye, or an explanation, may wait there
@@ -190,7 +193,7 @@ class Mesh:
             self.problem = mismatch(number, (self.name(self.rank), mine), (self.name(peer), theirs), peer)
 
     def differs(self, peer: int, operation: Operation, header: Header) -> None:
-        """A frame does not belong to the call of this rank: ask for the call that the peer has made."""
+        """Handle a frame that does not belong to this rank's call: ask the peer which call it has made."""
         self.post(peer, ASK, operation=operation.operation, body=operation.note)
         self._pump.later(ANSWER, partial(self._unexplained, peer, operation))
 
@@ -211,7 +214,7 @@ class Mesh:
     # the end ----------------------------------------------------------------------------------------------
 
     def part(self, failure: str) -> None:
-        """Say goodbye, and wait some seconds for the goodbyes of the others, so that no data is lost."""
+        """Send a goodbye. Without a failure, wait some seconds for those of the others, so that no data is lost."""
         with self._pump.state:
             lost = self.problem.rank if isinstance(self.problem, PeerLost) else None
             flag = CAUSE_FAILED if lost in self._failed else HAS_FAILED if failure else 0
@@ -224,7 +227,7 @@ class Mesh:
         return self._pump.wait(done, seconds)
 
     def abort(self, why: str) -> None:
-        """End all operations at once, here and on the others."""
+        """End all operations at once, on this rank and on the others."""
         with self._pump.state:
             self.problem = self.problem or PeerLost("this generation was given up", why=why)
             for peer in self._control:
@@ -241,7 +244,7 @@ class Mesh:
 
 
 def _memory(header: Header) -> memoryview | None:
-    """Return memory for a control message, or None if it is none."""
+    """Return memory for the body of a control message, or None if its kind or length is wrong."""
     length = _LENGTHS.get(header.kind)
     return memoryview(bytearray(length)) if length == header.length else None
 
@@ -251,6 +254,6 @@ def checksum(note: bytes) -> int:
 
 
 def mesh_number(parent: int, count: int, members: tuple[int, ...]) -> int:
-    """Return the number of a group, the same on all members, from that of the group it was split from."""
+    """Return a number that identifies a group, from the number of its parent group. All members get the same."""
     text = f"{parent}/{count}/{members}".encode()
     return zlib.crc32(text) << 32 | zlib.crc32(text[::-1])

@@ -1,4 +1,4 @@
-"""One collective under way: the program of a rank over its lines, and how received ranges are combined."""
+"""One collective in progress: it runs a rank's program over its lines and combines the received ranges."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def add_parts(out: Tensor, parts: Sequence[tuple[int, Tensor]], start: int) -> N
 
 
 class Operation:
-    """Runs a program. `src` is what this rank gives, `dst` what it ends with; both flat, of one dtype and length.
+    """Runs a program from `src`, this rank's input, to `dst`, its result. Both are flat, of one dtype and length.
 
-    A range leaves from `src` until a step has written it, and from `dst` afterwards. `own` is whether what this rank
-    holds is one of the parts that are added.
+    A range is sent from `src` until a step has written it, and from `dst` afterwards. `own` is whether this rank's own
+    values are one of the parts that are added.
     """
 
     def __init__(
@@ -74,13 +74,13 @@ class Operation:
         return message.after < 0 or not self._missing[message.after]
 
     def memory_for(self, message: Incoming) -> Tensor:
-        """Return where a range is received: the result itself, or memory of its own if it has to be combined."""
+        """Return memory to receive a range into: the result itself, or new memory if the range has to be combined."""
         if self._program.stages[message.step].adds:
             return torch.empty(message.stop - message.start, dtype=self.src.dtype)
         return self.dst[message.start : message.stop]
 
     def arrived(self, peer: int, message: Incoming, part: Tensor) -> None:
-        """Take a received range; combine it once all ranks that send it in this step have."""
+        """Take a received range. Combine it once all ranks that send it in this step have sent it."""
         number = message.step
         stage = self._program.stages[number]
         if self.counted:
@@ -95,14 +95,17 @@ class Operation:
             self._go_on()
 
     def left(self, message: Outgoing) -> None:
-        """A range has left; a step that was to write it may go on."""
+        """Note that a range was sent. A later step that overwrites it may now proceed."""
         if message.after >= 0:
             self._unsent[message.after] -= 1
             if self._whole:
                 self._go_on()
 
     def _go_on(self) -> None:
-        """Combine steps that have all parts, in order, and none before the one that wrote the same range is sent on."""
+        """Combine all steps that have received all their parts, in order.
+
+        A step waits until the previous step that wrote the same range is complete and was sent on.
+        """
         for number, message in sorted(self._whole.items()):
             before = self._program.stages[number].before
             if before < 0 or not (self._missing[before] or self._unsent[before]):
@@ -131,7 +134,7 @@ class Operation:
         self._mesh.differs(peer, self, header)
 
     def waits_for(self) -> int | None:
-        """Return a rank that this operation waits for: one that has not sent, else one that does not read."""
+        """Return a rank that this operation waits for: one that still has to send, else one that does not read."""
         for leg in self.legs:
             if leg.receives_left():
                 return leg.peer
@@ -139,7 +142,7 @@ class Operation:
 
 
 class Leg:
-    """The frames of an operation on one line."""
+    """The frames of one operation on one line."""
 
     def __init__(
         self, whole: Operation, peer: int, stream: int, outgoing: Sequence[Outgoing], incoming: Sequence[Incoming]
@@ -202,7 +205,7 @@ class Leg:
 
 
 class TcpWork(Work):
-    """A handle on an operation; what has to happen after it, happens in the thread that waits."""
+    """A handle on an operation. The function `after` runs in the thread that calls wait() or done()."""
 
     def __init__(self, mesh: Mesh, operation: Operation | None, after: Callable[[], Any] | None = None) -> None:
         self._mesh, self._operation, self._after = mesh, operation, after
@@ -239,7 +242,7 @@ class TcpWork(Work):
 
 
 def bytes_of(tensor: Tensor) -> memoryview:
-    """Return the memory of a contiguous tensor."""
+    """Return the memory of a contiguous tensor as bytes."""
     flat: Any = tensor.reshape(-1).view(torch.uint8) if tensor.numel() else torch.empty(0, dtype=torch.uint8)
     return memoryview(flat.numpy())
 

@@ -1,4 +1,4 @@
-"""The steps of a pattern as one rank runs them: ordered messages for each peer, and what each of them waits for."""
+"""The program of one rank for a pattern: ordered messages for each peer, and the step that each message waits for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CROWD = 8  # ranks from which pairs that double beat everybody to everybody
 
 
 class Outgoing(NamedTuple):
-    """A range to send. It leaves once step `after` is done (-1: at once), and from the result if that step wrote it."""
+    """A range to send from the result after step `after` has written it; with -1, from the source at once."""
 
     start: int
     stop: int
@@ -25,7 +25,7 @@ class Outgoing(NamedTuple):
 
 
 class Incoming(NamedTuple):
-    """A range to receive in a step."""
+    """A range to receive in step `step`."""
 
     start: int
     stop: int
@@ -33,9 +33,9 @@ class Incoming(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """One step: how many messages it receives, whether they are added, and which step wrote the range before (or -1).
+    """One step: how many messages it receives, whether they are added, and which earlier step wrote the range (or -1).
 
-    What an earlier step wrote is sent on before it is added to.
+    The result of that earlier step is sent on before this step changes the range.
     """
 
     receives: int
@@ -49,7 +49,7 @@ class Program(NamedTuple):
     stages: tuple[Stage, ...]
 
     def unsent(self) -> list[int]:
-        """Return for each step how many messages wait for it."""
+        """Return for each step how many messages have to be sent after it."""
         counts = [0] * len(self.stages)
         for message in chain.from_iterable(self.outgoing.values()):
             if message.after >= 0:
@@ -58,7 +58,7 @@ class Program(NamedTuple):
 
 
 def compiled(steps: Iterable[Step]) -> Program:
-    """Order messages by peer. A range that is sent on has exactly the bounds with which it was received."""
+    """Compile steps into a program. A range that is sent on must have the bounds with which it was received."""
     outgoing: dict[int, list[Outgoing]] = {}
     incoming: dict[int, list[Incoming]] = {}
     stages: list[Stage] = []
@@ -81,7 +81,7 @@ def compiled(steps: Iterable[Step]) -> Program:
 
 
 def sum_steps(rank: int, size: int, numel: int, itemsize: int) -> Iterable[Step]:
-    """Choose the pattern of a sum by its bytes."""
+    """Return the steps of a sum. The pattern depends on the number of bytes and ranks."""
     if numel * itemsize > SMALL:
         return patterns.ring_sum(rank, spread(numel, size, grain=max(1, 64 // itemsize)))
     if size < CROWD:
@@ -90,7 +90,7 @@ def sum_steps(rank: int, size: int, numel: int, itemsize: int) -> Iterable[Step]
 
 
 def gather_steps(rank: int, size: int, numel: int, itemsize: int) -> Iterable[Step]:
-    """`numel` is the length of one rank's row."""
+    """Return the steps of an all-gather. `numel` is the length of one rank's row."""
     bounds = [numel * k for k in range(size + 1)]
     small = numel * size * itemsize <= SMALL
     return patterns.direct_all_gather(rank, bounds) if small else patterns.ring_all_gather(rank, bounds)
@@ -116,7 +116,7 @@ def mix_steps(
 def owner_steps(
     rank: int, size: int, numel: int, itemsize: int, pieces: tuple[Piece, ...], givers: int
 ) -> Iterable[Step]:
-    """Givers send each piece to its owner, which combines it and sends the result back."""
+    """Return the steps of sum_by: givers send each piece to its owner, which combines it and sends the result back."""
     others = [giver for giver in range(givers) if giver != rank]
     theirs = [piece for piece in pieces if piece.owner != rank and rank < givers]
     mine = [piece for piece in pieces if piece.owner == rank]
@@ -134,6 +134,6 @@ Steps = Callable[..., Iterable[Step]]
 
 @lru_cache(maxsize=4096)
 def program(steps: Steps, rank: int, size: int, numel: int, itemsize: int, *rest: object) -> Program:
-    """Return the program of a call; the same call in the next step finds it again."""
+    """Return the program of a call. It is cached, because every training step makes the same calls."""
     cut = patterns.in_segments(steps(rank, size, numel, itemsize, *rest), max(1, SEGMENT // itemsize))
     return compiled(cut)

@@ -5,7 +5,7 @@ A thread that waits for a result takes the pump over, so that a small message ne
     pump thread   | poll, handle | poll ...        parked               | poll, handle
     main thread                   wait(): poll, handle, poll, handle ---'
 
-Handlers run under one lock, `state`, whoever polls. Polling itself holds only `turn`.
+Handlers run under the lock `state`, no matter which thread polls. Polling itself only holds the lock `turn`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ READ, WRITE = select.EPOLLIN, select.EPOLLOUT
 
 
 class Handler(Protocol):
-    """Something with a socket."""
+    """An object with a socket, whose methods the pump calls."""
 
     def fileno(self) -> int: ...
 
@@ -33,7 +33,7 @@ class Handler(Protocol):
 
 
 class Pump:
-    """Polls sockets and calls their handlers, in its own thread or in one that waits."""
+    """Polls sockets and calls their handlers, in its own thread or in a thread that waits for a result."""
 
     def __init__(self, name: str) -> None:
         self.state = threading.RLock()
@@ -69,7 +69,7 @@ class Pump:
     # waiting ------------------------------------------------------------------------------------------
 
     def wait(self, done: Callable[[], bool], seconds: float) -> bool:
-        """Move bytes until `done()` or the time is over; return whether it is done."""
+        """Move bytes until `done()` is true or the time is over. Return whether it is true."""
         if done():
             return True
         limit = time.monotonic() + seconds

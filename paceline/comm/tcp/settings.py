@@ -1,4 +1,4 @@
-"""How `--comm tcp` uses its sockets."""
+"""Settings of the sockets of `--comm tcp`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST = 64  # data connections of a pair
 class TcpSettings:
     """
     streams   data connections for each pair of ranks
-    buffer    bytes of a socket buffer; 0 leaves it to the kernel, which tunes it
+    buffer    bytes of a socket buffer; with 0 the kernel tunes it
     """
 
     streams: int = 1

@@ -1,4 +1,4 @@
-"""The place of one process in a tcp job: its pump, its gate, and where the other ranks listen."""
+"""One process of a tcp job: its pump, its listening socket, and the addresses of the other ranks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Purpose = tuple[int, int, int, int]  # mesh, purpose, stream, rank
 
 
 class Station:
-    """Knows the ranks of a job by their addresses, and makes authenticated connections among them."""
+    """Knows the addresses of all ranks of a job, and makes authenticated connections to them."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Station:
         return f"rank {rank} (host {place['host']}, pid {place['pid']})"
 
     def connect(self, mesh: int, purpose: int, members: Sequence[int], streams: int = 1) -> dict[int, list[Any]]:
-        """Return sockets to all other members: a rank connects to those below it, and is connected to by the rest."""
+        """Return sockets to all other members. This rank connects to lower ranks; higher ranks connect to this one."""
         return {
             peer: [self._one(mesh, purpose, stream, peer) for stream in range(streams)]
             for peer in members
@@ -90,7 +90,7 @@ class Station:
         return None
 
     def close(self) -> None:
-        """Close the gate and end the pump; connections are closed by their meshes."""
+        """Close the listening socket and end the pump. Each mesh closes its own connections."""
         if self.closed:
             return
         self.closed = True
@@ -104,7 +104,7 @@ class Station:
 
 
 def _agreed_token(rank: int, store: TextStore, deadline: float, name: str) -> bytes:
-    """Return the secret of this job: that of the environment, or one that rank 0 puts into the store."""
+    """Return the token of this job: from the environment, or else one that rank 0 puts into the store."""
     known = os.environ.get("PACELINE_TOKEN")
     if known:
         return known.encode()
@@ -114,9 +114,10 @@ def _agreed_token(rank: int, store: TextStore, deadline: float, name: str) -> by
 
 
 def own_address(environ: Mapping[str, str], one_host: bool) -> str:
-    """Return the address to listen on: of the named interface, else loopback if all ranks are on one host.
+    """Return the address to listen on; never all interfaces at once.
 
-    Never all interfaces at once.
+    It is the address of the interface that the environment names. Without one it is loopback if all ranks are on one
+    host, else the address from which this host reaches MASTER_ADDR.
     """
     interface = environ.get("PACELINE_INTERFACE") or environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
     if one_host and (not interface or interface == "lo"):

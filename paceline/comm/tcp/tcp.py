@@ -1,8 +1,8 @@
-"""Collectives over sockets of our own: for elastic jobs, and for CPU hosts on request.
+"""Collectives over paceline's own sockets, for elastic jobs, and for CPU hosts on request.
 
-Large messages travel around a ring in segments, small ones go to everybody at once; comm/patterns.py has the steps.
-Unlike gloo it can be aborted while a peer is frozen, checks a token and a generation, and names the rank that it
-waited for. Half-precision sums above 64 KiB are rounded at every hop of the ring, as over gloo.
+Large messages travel around a ring in segments; small ones use patterns with fewer rounds (comm/patterns.py). Unlike
+gloo, this comm can be aborted while a peer is frozen, checks a token and a generation, and names the rank that it
+waited for. Half-precision sums above 64 KiB are rounded at every hop of the ring, as with gloo.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from paceline.types import Flow, Mixing, Piece, spread
 
 
 class TcpGroup:
-    """The collectives of one mesh; a rank is a position among its members."""
+    """The collectives of one mesh. A rank is a position among the members of the mesh."""
 
     shares_results = False
     names_ranks = True
@@ -66,7 +66,7 @@ class TcpGroup:
         return self._run("all_sum", plans.sum_steps, flat, out, key)
 
     def reduce_scatter(self, src: Tensor, dst: Tensor, key: object = "") -> TcpWork:
-        """dst = this rank's range, spread(numel, size), of the sum of every rank's src."""
+        """Start dst = this rank's range of the sum of every rank's src. spread(numel, size) gives the ranges."""
         flat, bounds = _dense(src), spread(src.numel(), self.size)
         mine = slice(bounds[self.rank], bounds[self.rank + 1])
         if self.size == 1:
@@ -88,7 +88,7 @@ class TcpGroup:
         return work if dense is tensor else work.then(lambda: tensor.copy_(dense))
 
     def mix(self, src: Tensor, dst: Tensor, mixing: Mixing, key: object = "") -> TcpWork:
-        """dst = keep * src + the weighted src of some ranks. Waits for those ranks only."""
+        """Start dst = keep * src + the weighted src of the sources. Only the ranks of `mixing` wait for each other."""
         flat, out = _dense(src), dst.view(-1)
         weights = dict(mixing.sources)
         sources = tuple(peer for peer, _ in mixing.sources)
@@ -112,7 +112,7 @@ class TcpGroup:
         key: object = "",
         combine: Combine = add_up,
     ) -> TcpWork:
-        """dst = the sum of the first `givers` ranks' src, each piece combined by its owner; later ranks only add."""
+        """Start dst = the sum of src over ranks below `givers`. The owner of a piece adds it; others only own."""
         flat, out = _dense(src), dst.view(-1)
         own = self.rank < givers
         if givers == 1 and own:
@@ -159,7 +159,7 @@ class TcpGroup:
         return TcpWork(self.mesh, operation)
 
     def sum_flows(self, nbytes: int) -> Sequence[Sequence[Flow]]:
-        """Return the rounds of flows of an all_sum of so many bytes of float32, as this comm sends it."""
+        """Return the flows of each round of an all_sum of `nbytes` bytes of float32, as this comm sends them."""
         numel = nbytes // 4
 
         def pattern(rank: int) -> patterns.Steps:
@@ -173,35 +173,35 @@ class TcpGroup:
         self.mesh.station.home.check()
 
     def agree(self, verb: str, length: str = "", key: object = "") -> TcpWork:
-        """Return a finished work: every frame carries a checksum of its call."""
+        """Return a finished work, because every frame carries a checksum of its call."""
         return TcpWork(self.mesh, None)
 
     def window(
         self, numel: int, dtype: torch.dtype, sources: Sequence[Sequence[int]], shows: bool = True
     ) -> TcpBuffers:
-        """Create memory that the ranks in sources[r] may write on rank r, through its pump. Collective."""
+        """Create memory on every rank r that the ranks in sources[r] may write to through its pump. Collective."""
         if self._windows is None:
             self._windows = WindowPost(self.mesh)
         return TcpBuffers(self._windows, numel, dtype, sources, self.barrier)
 
     def board(self, length: int) -> TcpBoard:
-        """Create a board on which rank 0 announces what all ranks do next. Collective."""
+        """Create a Board on which rank 0 announces what all ranks do next. Collective."""
         self._boards += 1
         return TcpBoard(self.mesh, self._boards)
 
     def split(self, groups: Sequence[Sequence[int]]) -> TcpGroup:
-        """Return the comm of this rank's group, with connections of its own. Collective over all ranks."""
+        """Return the comm of this rank's group, with separate connections. Collective over all ranks."""
         self._splits += 1
         return self.among(next(group for group in groups if self.rank in group), self._splits)
 
     def among(self, ranks: Sequence[int], count: int) -> TcpGroup:
-        """Return a comm of some ranks; `count` tells apart several of the same ranks. Collective among them."""
+        """Return a comm among some ranks. Comms of the same ranks need different `count`. Collective among them."""
         members = tuple(self.members[peer] for peer in ranks)
         mesh = Mesh(self.mesh.station, mesh_number(self.mesh.ident, count, members), members, self._counts)
         return TcpGroup(mesh, tuple(self.placement[peer] for peer in ranks), self._counts)
 
     def crews(self, workers: int) -> list[TcpGroup]:
-        """Create a group of each worker and all servers (ranks from `workers` on); return this rank's. Collective."""
+        """Create a group per worker, with all servers (ranks >= `workers`). Return those of this rank. Collective."""
         servers = list(range(workers, self.size))
         groups = [[worker, *servers] for worker in range(workers)]
         return [self.among(group, -1) for group in groups if self.rank in group]
@@ -210,18 +210,18 @@ class TcpGroup:
         """Do nothing: the pump makes progress in its own thread."""
 
     def received(self) -> tuple[int, ...]:
-        """Return the bytes received so far from each rank, over all groups of this process together."""
+        """Return the bytes received so far from each rank, summed over all groups of this process."""
         return tuple(self._counts) if self.service is None else self.service.received()
 
     def get_ready(self) -> None:
         """Do nothing: nothing is allocated on first use."""
 
     def why_lost(self, rank: int) -> str | None:
-        """Return why a rank can answer no more, or None."""
+        """Return why a rank will not answer any more, or None."""
         return self.mesh.why_lost(rank)
 
     def abort(self, why: str = "") -> None:
-        """Give this generation up: every operation of every rank ends with PeerLost, now. From any thread."""
+        """End every operation of every rank with PeerLost at once. May be called from any thread."""
         for mesh in self.mesh.station.meshes:
             mesh.abort(why)
 
@@ -242,7 +242,7 @@ class TcpGroup:
 
 
 class TcpComm(TcpGroup):
-    """All ranks of one generation of a job. Ranks find each other through a store, and share a token."""
+    """The comm of all ranks of one generation of a job. Ranks find each other through a store, and share a token."""
 
     def __init__(
         self,

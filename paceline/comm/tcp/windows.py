@@ -1,9 +1,9 @@
-"""One-sided windows over connections of their own: the pump of the owner applies what others write.
+"""One-sided windows over separate connections. The pump thread of the owner applies what others write.
 
     writer   PUT or ADD with the window, the number of the request, and the data   ->  the pump of the owner applies it
              DONE with that number                                                 <-
 
-A request that matches no window, or has another length than the window, ends the connection before memory is used.
+If a request matches no window, or differs from the window in length, the connection is closed before memory is used.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PUT, ADD, GET, LOCK, UNLOCK, DONE, VALUE = range(1, 8)
 
 
 class Request(Work):
-    """A request that another rank answers; what has to happen after it, happens in the thread that waits."""
+    """A request that another rank answers. The function `after` runs in the thread that calls wait() or done()."""
 
     def __init__(self, post: WindowPost, what: str, rank: int, after: Callable[[], Any] | None) -> None:
         self._post, self._what, self._rank, self._after = post, what, rank, after
@@ -62,7 +62,7 @@ class Request(Work):
 
 
 class WindowPost:
-    """The connections of a mesh that carry requests and answers of windows. Creating it is collective."""
+    """The connections of a mesh that carry the requests and answers of windows. Creating it is collective."""
 
     def __init__(self, mesh: Mesh) -> None:
         self.mesh, self.windows, self._made = mesh, dict[int, TcpBuffers](), 0
@@ -85,7 +85,7 @@ class WindowPost:
             mesh.posts += self._boxes.values()
 
     def number(self) -> int:
-        """Return the number of a new window: the same on all ranks."""
+        """Return a number for a new window. It is the same on all ranks."""
         self._made += 1
         return self._made & 0xFFFF
 
@@ -99,7 +99,7 @@ class WindowPost:
         after: Any = None,
         into: Any = None,
     ) -> Request:
-        """Send a request; its work is done with the answer."""
+        """Send a request. The returned work is done when the answer has arrived."""
         request = Request(self, f"{what} rank {rank}", rank, after)
         request.kept, body = data, memoryview(b"") if data is None else bytes_of(data)
         if into is not None:

@@ -27,7 +27,7 @@ assert HEADER_BYTES == 24
 
 
 class Hello(NamedTuple):
-    """The first message of a connection: who connects, and to what."""
+    """The first message of a connection: the rank that connects, and the purpose of the connection."""
 
     purpose: int
     stream: int
@@ -41,13 +41,13 @@ class Hello(NamedTuple):
 
     @classmethod
     def parse(cls, data: bytes) -> Hello | None:
-        """Return None for bytes that are not a greeting of this version."""
+        """Parse a greeting. Return None if the bytes are not a greeting of this version."""
         magic, version, *fields = _HELLO.unpack(data)
         return cls(*fields) if (magic, version) == (b"PACE", VERSION) else None
 
 
 class Header(NamedTuple):
-    """The first bytes of a frame. `number` is a window's, or unused."""
+    """The header of a frame. `number` is that of a window, of a Board, or of a lost peer; otherwise it is unused."""
 
     kind: int
     flag: int
@@ -66,7 +66,7 @@ class Header(NamedTuple):
 
 
 def proof(token: bytes, side: bytes, hello: bytes, nonce: bytes) -> bytes:
-    """Return the proof of one side, b"acceptor" or b"connector", that it knows the token."""
+    """Return the proof that one side, b"acceptor" or b"connector", knows the token."""
     return hmac.digest(token, side + hello + nonce, "sha256")
 
 

@@ -1,6 +1,6 @@
-"""torch.distributed as a comm, with gloo for CPU tensors; nccl.py holds what differs for CUDA tensors.
+"""A comm over torch.distributed, with gloo for CPU tensors. nccl.py holds what differs for CUDA tensors.
 
-Byte counts are computed for the ring that both libraries use for large sums, because neither reports its traffic.
+gloo and nccl do not report their traffic. Byte counts are computed for the ring that both use for large sums.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class TorchDist:
             self._group = dist.new_group(backend=self.backend, timeout=timedelta(seconds=deadline))
 
     def compare_calls(self, file: Path | None) -> None:
-        """From now on, compare calls with the other members and write them to `file` for the launcher. Collective."""
+        """Compare calls with other ranks from now on, and write each to `file` for the launcher. Collective."""
         self._agreement = Agreement(self.rank, self.members, self.deadline)
         if file is not None:
             with contextlib.suppress(FileExistsError):
@@ -83,7 +83,7 @@ class TorchDist:
         self._home.check()
 
     def agree(self, verb: str, length: str = "", key: object = "") -> Work:
-        """Compare a call with those that the other ranks are about to make, if compare_calls() was called."""
+        """Start to compare a call with those of the other ranks. Without compare_calls(), return a finished work."""
         self._home.check()
         if self._agreement is None:
             return TorchWork(self, None, "")
@@ -104,7 +104,7 @@ class TorchDist:
     def _collective(
         self, verb: str, tensor: Tensor, key: object, begin: Callable[[], Any], shown: object = None
     ) -> TorchWork:
-        """Start a collective; one that is not part of a compared sequence starts once ranks have compared it."""
+        """Start a collective. If its call still has to be compared, it starts after that comparison."""
         note = key if shown is None else shown
         if self._agreement is None or isinstance(key, (Unit, Part)):
             self._enter(verb, tensor, note)
@@ -115,13 +115,13 @@ class TorchDist:
         return self._start(verb, key, waiting)
 
     def _begin_pending(self, last: ComparedFirst | None = None, *limit: timedelta) -> None:
-        """Start collectives that wait for their comparison, in the order of the calls, up to `last` or all."""
+        """Start the collectives that wait for their comparison, in the order of calls, up to `last` or all of them."""
         while self._pending and (last is None or not last.begun):
             self._pending[0].begin(*limit)
             self._pending.popleft()
 
     def _tag(self, text: bytes) -> int:
-        """Return the next message tag, which only the same call of another rank computes, too."""
+        """Return the next message tag. Another rank gets the same tag only if it makes the same call."""
         self._tags = (self._tags + 1) & LAST_TAG
         return zlib.crc32(text, self._tags) & LAST_TAG
 
@@ -132,7 +132,7 @@ class TorchDist:
         return torch.zeros(numel, dtype=dtype, device=self._device())
 
     def private_view(self, result: Tensor) -> None:
-        """Return None: a result is memory of this rank alone."""
+        """Return None, because no other rank uses the memory of a result."""
 
     def release(self, vector: Tensor) -> None:
         """Do nothing: no other rank refers to the vector."""
@@ -158,13 +158,13 @@ class TorchDist:
         return self._collective("all_sum", src, key, lambda: dist.all_reduce(dst, group=self._group, async_op=True))
 
     def _wide_sum(self, src: Tensor, dst: Tensor, key: object) -> TorchWork:
-        """Sum the dtypes that gloo and nccl cannot add."""
+        """Sum a dtype that gloo and nccl cannot add, by converting it to a wider one."""
         wide = src.to(_WIDER[src.dtype])
         total = torch.empty_like(wide)
         return self.all_sum(wide, total, key).then(lambda: dst.copy_(total))
 
     def reduce_scatter(self, src: Tensor, dst: Tensor, key: object = "") -> TorchWork:
-        """Send every rank its range and add in rank order, so that the bits of the sum do not depend on timing."""
+        """Start dst = this rank's range of the sum. Added in rank order, so its bits do not depend on timing."""
         bounds, flat = spread(src.numel(), self.size), src.reshape(-1).contiguous()
         ranges = [flat[bounds[peer] : bounds[peer + 1]] for peer in range(self.size)]
         mine, others = ranges[self.rank], [peer for peer in range(self.size) if peer != self.rank]
@@ -191,7 +191,7 @@ class TorchDist:
         key: object = "",
         combine: Combine = add_up,
     ) -> TorchWork:
-        """dst = the sum of the first `givers` ranks' src, each piece added by its owner; later ranks only add."""
+        """Start dst = the sum of src over ranks below `givers`. The owner of a piece adds it; others only own."""
         first = self._tag(self._enter("sum_by", src, ""))  # a server does not know the workers' key
         flat, out, gives = src.reshape(-1), dst.view(-1), self.rank < givers
         owned, rest = [], []
@@ -263,14 +263,14 @@ class TorchDist:
         return self._start("mix", key, TorchWorks(works), combine)
 
     def _post(self, receives: Sequence[Message], sends: Sequence[Message], tag: int) -> list[Any]:
-        """Start messages. Receives are posted first; otherwise step times with gloo fall into two modes."""
+        """Start messages, receives first. In the other order, step times with gloo vary between two levels."""
         works = [dist.irecv(part, self.members[peer], self._group, tag) for part, peer in receives]
         return works + [dist.isend(part, self.members[peer], self._group, tag) for part, peer in sends]
 
     def window(
         self, numel: int, dtype: torch.dtype, sources: Sequence[Sequence[int]], shows: bool = True
     ) -> ServedBuffers:
-        """Create memory that the ranks in sources[r] may write on rank r, through a thread of rank r. Collective."""
+        """Create memory on every rank r that ranks in sources[r] may write to through a thread of r. Collective."""
         if self.backend != "gloo":
             raise WrongCommand(
                 f"a window over {self.backend}",
@@ -288,7 +288,7 @@ class TorchDist:
         return ServedBuffers(self._windows, numel, dtype, sources)
 
     def count(self, source: int, nbytes: int) -> None:
-        """Count bytes that a window received from a rank; called from several threads."""
+        """Count bytes that a window received from a rank. May be called from several threads."""
         with self._counting:
             self._written[source] += nbytes
 
@@ -296,10 +296,10 @@ class TorchDist:
         return TorchWork(self, work, what, after)
 
     def board(self, length: int) -> GroupBoard:
-        """Return a board on which rank 0 announces what all ranks do next, in a group of its own. Collective.
+        """Return a Board on which rank 0 announces what all ranks do next, in a separate process group. Collective.
 
-        A freed board is reused, because a group holds threads and connections, and because torch would reuse the
-        name and the addresses of a destroyed group for a new one.
+        A freed board is reused, for two reasons: a group holds threads and connections, and torch would reuse the
+        name and the addresses of a destroyed group.
         """
         if self._spare:
             return self._spare.pop()
@@ -317,7 +317,7 @@ class TorchDist:
         return next(comm for comm in made if comm is not None)
 
     def _group_of(self, group: Sequence[int]) -> TorchDist | None:
-        """Return the comm of some ranks, or None outside of it. Collective over all ranks."""
+        """Return the comm of some ranks, or None if this rank is not one of them. Collective over all ranks."""
         members = tuple(self.members[peer] for peer in group)
         made = dist.new_group(list(members), timeout=timedelta(seconds=self.deadline), backend=self.backend)
         if self.rank not in group:
@@ -330,7 +330,7 @@ class TorchDist:
         return comm
 
     def crews(self, workers: int) -> list[TorchDist]:
-        """Create a group of each worker and all servers (ranks from `workers` on); return this rank's. Collective."""
+        """Create a group per worker, with all servers (ranks >= `workers`). Return those of this rank. Collective."""
         servers = list(range(workers, self.size))
         made = [self._group_of([worker, *servers]) for worker in range(workers)]
         return [group for group in made if group is not None]
@@ -342,7 +342,7 @@ class TorchDist:
         return self._start("barrier", "", dist.barrier(group=self._group, async_op=True)).wait(deadline)
 
     def _meet(self, seconds: float) -> None:
-        """Wait for all ranks by messages: a gloo collective ends at the limit of its group, a message at its own."""
+        """Wait for all ranks with messages. A gloo collective cannot have a longer time limit than its group."""
         others = [peer for peer in range(self.size) if peer != self.rank]
         tag = self._tag(self._enter("barrier", None, "at the end"))
         hear, tell = ([(torch.zeros(1), peer) for peer in others] for _ in range(2))
@@ -356,7 +356,7 @@ class TorchDist:
         """Do nothing: torch.distributed makes progress in its own threads."""
 
     def received(self) -> tuple[int, ...]:
-        """Return the bytes received from each rank, over all groups of this process together."""
+        """Return the bytes received from each rank, summed over all groups of this process."""
         if self.service is not None:
             return self.service.received()
         return tuple(map(sum, zip(self._received, self._written, strict=True)))
@@ -365,7 +365,7 @@ class TorchDist:
         """Do nothing: nothing is allocated on first use."""
 
     def why_lost(self, rank: int) -> str | None:
-        """Return None: an operation on a lost connection raises by itself."""
+        """Return None, because an operation on a lost connection raises by itself."""
         return None
 
     def close(self, failure: str = "", abandoned: bool = False) -> None:
@@ -391,7 +391,7 @@ class TorchDist:
             self._group = None
 
     def _agree_to_end(self, abandoned: bool) -> None:
-        """Compare for some seconds whether the other ranks make no more calls, either."""
+        """Check for some seconds that the other ranks make no more calls. Raises CallMismatch if one does."""
         try:
             self.agree(GAVE_UP if abandoned else CLOSED).wait(PARTING if abandoned else ENDING)
         except PeerLost:
@@ -401,7 +401,7 @@ class TorchDist:
                 raise
 
     def _gives_up(self, problem: CallMismatch) -> bool:
-        """Return whether the rank that made one call more gives it up: Ctrl-C ends all ranks, each in another place."""
+        """Return whether the rank that made one more call leaves soon. Ctrl-C ends ranks at different calls."""
         try:
             self.agree(CLOSED).wait(2 * PARTING)
         except CallMismatch as second:

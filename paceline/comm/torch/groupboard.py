@@ -1,4 +1,4 @@
-"""The board of rank 0 over torch.distributed; comm/shm/board.py is the one for ranks that share memory."""
+"""The Board of rank 0 over torch.distributed. Ranks that share memory use comm/shm/board.py instead."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class HasDeadline(Protocol):
 
 
 class GroupBoard:
-    """A board made of broadcasts of one number each. Readers post the next few receives in advance."""
+    """A Board in which each number is one broadcast. Readers post the next few receives in advance."""
 
     AHEAD = 8
 
@@ -33,7 +33,7 @@ class GroupBoard:
         self._coming = 0  # announced numbers whose receive is not posted yet
 
     def free(self) -> None:
-        """Give the board back for reuse by the next plan; call it between steps, in the same order on all ranks."""
+        """Give the board back for reuse by the next plan. Call it between steps, in the same order on all ranks."""
         self._comm.keep(self)
 
     def expect(self, count: int) -> None:

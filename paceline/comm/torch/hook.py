@@ -11,7 +11,7 @@ from torch.futures import Future
 
 
 def exchange_bucket(state: Any, bucket: dist.GradBucket) -> Future[Tensor]:
-    """Run all rounds of a bucket one after another; the mean is complete when the hook returns."""
+    """Replace a bucket by its mean over ranks. The returned future is complete when the hook returns."""
     buffer = bucket.buffer()
     state.exchange(bucket.index(), bucket.parameters(), buffer)
     future: Future[Tensor] = Future()

@@ -22,7 +22,7 @@ class NcclComm(TorchDist):
     backend = "nccl"
 
     def limit(self, deadline: float | None) -> tuple[timedelta, ...]:
-        """Return the limit for wait(). With a deadline the host blocks; otherwise the stream waits."""
+        """Return the time limit for wait(). With a deadline the host blocks; without one, only the stream waits."""
         return () if deadline is None else super().limit(deadline)
 
     def all_sum(self, src: Tensor, dst: Tensor, key: object = "") -> TorchWork:
@@ -40,7 +40,7 @@ class NcclComm(TorchDist):
         return start(src.to(device), there, key).then(lambda: dst.copy_(there))
 
     def _post(self, receives: Sequence[Message], sends: Sequence[Message], tag: int) -> list[Any]:
-        """Start messages as one batch: NCCL runs single messages of a pair in order, which can deadlock."""
+        """Start messages as one batch. NCCL would run the single messages of a pair in order, which can deadlock."""
         ops = [dist.P2POp(dist.irecv, part, self.members[peer], self._group) for part, peer in receives if part.numel()]
         ops += [dist.P2POp(dist.isend, part, self.members[peer], self._group) for part, peer in sends if part.numel()]
         return dist.batch_isend_irecv(ops) if ops else []
@@ -54,7 +54,7 @@ class NcclComm(TorchDist):
         key: object = "",
         combine: Combine = add_up,
     ) -> TorchWork:
-        """Send to owners in one batch and back in another; the stream keeps the two in order."""
+        """Send pieces to their owners in one batch and results back in another. The stream keeps them in order."""
         flat, out, others = src.reshape(-1), dst.view(-1), [peer for peer in range(givers) if peer != self.rank]
         theirs = [piece for piece in pieces if piece.owner != self.rank and self.rank < givers]
         mine = [piece for piece in pieces if piece.owner == self.rank]
@@ -83,7 +83,7 @@ class NcclComm(TorchDist):
 
 
 def around_process_group() -> TorchDist:
-    """Return a comm for the default process group of torch.distributed, over a group of its own. Collective."""
+    """Return a comm for the ranks of torch's default process group, with a separate group. Collective."""
     if not dist.is_initialized():
         raise WrongCommand(
             "there is no process group yet",

@@ -3,11 +3,11 @@
     writer   header (verb, window, length, number), payload  ->   a thread of the owner: checks, applies
              done                                            <-   answer with that number
 
-Requests and answers have process groups of their own, so that they never mix with collectives. A header that does
-not match a known window ends the service, before anything is allocated for it.
+Requests and answers have separate process groups, so that they never mix with collectives. If a header does not match
+a known window, the service ends before anything is allocated for it.
 
-There is one thread per peer. A single thread would have to receive from any peer, and gloo does not wake such a
-receive when a peer is lost or when this process ends.
+There is one thread per peer. A single thread would have to receive from any peer, and gloo does not end such a receive
+when a peer is lost or when this process ends.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ LOOK, GRACE = 0.25, 2.0  # seconds
 
 
 class Turns:
-    """A mutex that ranks hold in the order of their requests."""
+    """A mutex that is granted to ranks in the order of their requests."""
 
     def __init__(self) -> None:
         self._lock, self.holder = threading.Lock(), -1
         self._waiting: deque[tuple[int, Callable[[], Any]]] = deque()
 
     def ask(self, rank: int, grant: Callable[[], Any]) -> None:
-        """Request the mutex; `grant` is called when the rank holds it, at once or later."""
+        """Request the mutex for a rank. `grant` is called when the rank gets it, at once or later."""
         with self._lock:
             if self.holder >= 0:
                 self._waiting.append((rank, grant))
@@ -64,7 +64,7 @@ class Turns:
 
 
 class Buffer:
-    """The value that one source wrote, behind a lock of this process."""
+    """The value that one source has written, protected by a lock."""
 
     def __init__(self, numel: int, dtype: torch.dtype) -> None:
         self.data, self.scratch = torch.zeros(numel, dtype=dtype), torch.zeros(numel, dtype=dtype)
@@ -90,7 +90,7 @@ class Buffer:
 
 
 class Parts:
-    """The sends and receives of one request. gloo does not report when these complete, so `answered` is asked."""
+    """The sends and receives of one request. gloo does not report their completion, so `answered` is called instead."""
 
     def __init__(self, works: Sequence[Any], answered: Callable[[], bool]) -> None:
         self._works, self._answered = works, answered
@@ -132,7 +132,7 @@ class WindowService:
         answer: Tensor | None = None,
         after: Callable[[], Any] | None = None,
     ) -> TorchWork:
-        """Send a request after the previous one to this rank was answered; its work is done with the answer."""
+        """Send a request once the previous one to this rank is answered. The returned work is done with the answer."""
         self.check()
         if rank in self._pending:
             self._pending[rank].wait()
@@ -157,7 +157,7 @@ class WindowService:
             work.wait()
 
     def number(self) -> int:
-        """Return the number of a new window: the same on all ranks, and never reused."""
+        """Return a number for a new window. It is the same on all ranks and never reused."""
         self._made += 1
         return self._made
 
@@ -166,7 +166,7 @@ class WindowService:
             raise PeerLost(f"windows of rank {self.comm.rank} are no longer served", why=self.failure)
 
     def close(self, failure: str) -> None:
-        """Serve until no rank can send requests any more; after a failure close the connections instead."""
+        """Serve until every other rank has sent BYE. After a failure, close the connections instead."""
         if not failure and not self.failure:
             for rank in self._peers():
                 self.ask(f"goodbye to rank {rank}", BYE, 0, rank)
@@ -187,7 +187,7 @@ class WindowService:
         return [rank for rank in range(self.comm.size) if rank != self.comm.rank]
 
     def _hang_up(self) -> None:
-        """End the threads. When one receive times out, gloo closes the whole group and wakes all who wait in it."""
+        """End the threads. A receive times out on purpose: gloo then closes the whole group and wakes its threads."""
         for peer in self._peers():
             with contextlib.suppress(RuntimeError):
                 late: Any = dist.irecv(torch.zeros(1), peer, self.requests, NEVER)

@@ -1,4 +1,4 @@
-"""Handles on operations of torch.distributed: a single work, several as one, and the pieces of a sum."""
+"""Handles on operations of torch.distributed: a single work, several works as one, and the pieces of a sum."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ class TorchWorks:
 
 
 class OwnedPieces:
-    """The pieces of one sum_by: an owner receives from all givers, combines, and sends the result back.
+    """The pieces of one sum_by. An owner receives a piece from all givers, combines it, and sends the result back.
 
-    Owners that only serve do so at once; a rank that also trains does it in wait().
+    Combining and answering happen in wait(). A server calls wait() at once; a rank that also trains calls it later.
     """
 
     def __init__(self, owned: Sequence[tuple[Any, Callable[[], Sequence[Any]]]], rest: Sequence[Any]) -> None:
@@ -87,12 +87,12 @@ class OwnedPieces:
         TorchWorks(self._rest).wait(*limit)
 
     def is_completed(self) -> bool:
-        """Return whether all messages are complete. Sends no answers, which would cost the training thread time."""
+        """Return whether all messages are complete. It does not send answers, because that would delay training."""
         return not self._owned and TorchWorks(self._rest).is_completed()
 
 
 class ComparedFirst:
-    """A collective of torch.distributed that starts once ranks have compared their calls, in the order of the calls."""
+    """A collective that starts once ranks have compared their calls. Collectives start in the order of the calls."""
 
     def __init__(self, comparison: Work, start: Callable[[], Any], begin_until: Callable[..., None]) -> None:
         self._comparison, self._start, self._begin_until = comparison, start, begin_until
@@ -103,7 +103,7 @@ class ComparedFirst:
         return self._work is not None
 
     def begin(self, *limit: timedelta) -> None:
-        """Wait for the comparison, then start. Raises CallMismatch if ranks disagree."""
+        """Wait for the comparison, then start the collective. Raises CallMismatch if ranks made different calls."""
         self._comparison.wait(*(one.total_seconds() for one in limit))
         self._work = self._start()
 
