@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.comm.claim import claim_turn
+from paceline.comm.process import keep_groups_in_children
 from paceline.comm.rendezvous import FolderStore, MemoryStore, TextStore, TurnStore
 from paceline.comm.shm.memory import host_identity
 from paceline.comm.shm.queue import DEADLINE
@@ -268,6 +269,7 @@ def open_default_group(where: Position, comm: Any, deadline: float, cuda: bool) 
 
     if dist.is_initialized():
         return None
+    keep_groups_in_children()
     store = comm.store or TurnStore(MemoryStore(), 0)  # a process alone has met nobody in a store
     dist.init_process_group(
         "nccl" if cuda else "gloo",

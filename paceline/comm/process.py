@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 
 from paceline.errors import WrongCommand
@@ -26,3 +27,25 @@ class Home:
                 why=f"it was forked from process {self._pid}, which is rank {self._rank} and uses the same memory",
                 remedy="train in the process that called join()",
             )
+
+
+def keep_groups_in_children() -> None:
+    """Let a forked child end: it never destroys the process groups of torch that it has from its parent.
+
+    A destructor would wait for threads that exist in the parent only.
+    """
+    global _registered
+    if not _registered:
+        os.register_at_fork(after_in_child=_keep_groups)
+        _registered = True
+
+
+_registered = False
+
+
+def _keep_groups() -> None:
+    from torch.distributed import distributed_c10d
+
+    for group, (_, store) in distributed_c10d._world.pg_map.items():
+        for kept in (group, store):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))

@@ -28,9 +28,9 @@ def precious(tmp_path):
     assert path.read_bytes() == CONTENT
 
 
-def launch(*command, environ=None, launcher="paceline"):
+def launch(*command, environ=None, launcher="paceline", comm="auto"):
     argv = {
-        "paceline": [sys.executable, "-m", "paceline", "run", "-np", "2", "--", *command],
+        "paceline": [sys.executable, "-m", "paceline", "run", "-np", "2", "--comm", comm, "--", *command],
         "torchrun": [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--no-python", *command],
     }
     done = subprocess.run(
@@ -40,8 +40,9 @@ def launch(*command, environ=None, launcher="paceline"):
     return done
 
 
-def run(mode, precious, launcher="paceline"):
-    return launch(sys.executable, str(SCRIPT), mode, environ={"PRECIOUS": str(precious)}, launcher=launcher)
+def run(mode, precious, launcher="paceline", comm="auto"):
+    environ = {"PRECIOUS": str(precious)}
+    return launch(sys.executable, str(SCRIPT), mode, environ=environ, launcher=launcher, comm=comm)
 
 
 @pytest.mark.parametrize("launcher", ["paceline", "torchrun"])
@@ -71,12 +72,32 @@ def test_a_loader_that_forks_works_without_a_main_guard(precious):
     assert "batches: 8" in done.stdout
 
 
-def test_a_forked_child_ends_without_its_parent_and_cannot_take_its_part(precious):
-    done = run("fork", precious)
+@pytest.mark.parametrize("comm", ["shm", "gloo"])
+def test_a_forked_child_ends_without_its_parent_and_cannot_take_its_part(comm, precious):
+    done = run("fork", precious, comm=comm)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "codes: 0 3 4 5" in done.stdout
     assert "a collective in process" in done.stdout
     assert done.stdout.count("is done") == 2
+
+
+def test_a_script_that_forks_over_gloo_ends(tmp_path):
+    """The child ends as a script does, so Python destroys what its modules hold."""
+    script = tmp_path / "forks.py"
+    script.write_text(
+        "import os, sys, torch, paceline\n"
+        "worker = paceline.join()\n"
+        "paceline.allreduce(torch.ones(1))\n"
+        "child = os.fork()\n"
+        "if not child:\n"
+        "    sys.exit(0)\n"
+        "assert os.waitpid(child, 0)[1] == 0\n"
+        "print('sum', paceline.allreduce(torch.ones(1), average=False).item())\n"
+        "worker.close()\n"
+    )
+    done = launch(sys.executable, str(script), comm="gloo")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("sum 2.0") == 2
 
 
 def test_a_shell_script_may_start_one_program_after_another(tmp_path):

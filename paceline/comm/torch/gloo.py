@@ -22,7 +22,7 @@ from torch import Tensor
 
 from paceline.comm.agreement import Agreement, CallFile
 from paceline.comm.notes import CLOSED, GAVE_UP, STEP, Part, call_text, tensor_text
-from paceline.comm.process import Home
+from paceline.comm.process import Home, keep_groups_in_children
 from paceline.comm.shm.lockstep import Combine, parts_of
 from paceline.comm.shm.queue import DEADLINE, ENDING, PARTING
 from paceline.comm.sums import add_up, mix_into, sum_into
@@ -62,6 +62,7 @@ class TorchDist:
         self._windows: WindowService | None = None
         self._written, self._counting = [0] * size, threading.Lock()
         self._owns = not dist.is_initialized()
+        keep_groups_in_children()
         if self._owns:
             if len(set(self.placement)) == 1:
                 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # loopback unless the user set another interface

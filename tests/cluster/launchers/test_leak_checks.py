@@ -62,11 +62,11 @@ def test_cannot_run():
 
 
 def run_pytest(folder: Path, text: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    (folder / "conftest.py").write_text(CONFTEST.read_text().replace("PATIENCE = 1.0", "PATIENCE = 0.2"))
+    (folder / "conftest.py").write_text(CONFTEST.read_text().replace("PATIENCE = 1.0", "PATIENCE = 0.5"))
     (folder / "test_it.py").write_text(text)
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(folder), str(folder)],
-        env={**{k: v for k, v in os.environ.items() if k != "PACELINE_CI"}, **environ},
+        env={**{k: v for k, v in os.environ.items() if k not in ("PACELINE_CI", "PYTEST_ADDOPTS")}, **environ},
         capture_output=True,
         text=True,
         timeout=30,
