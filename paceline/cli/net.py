@@ -14,6 +14,7 @@ from paceline.cli import app
 from paceline.cli import options as o
 from paceline.cli.show import table
 from paceline.cluster.job_folder import job_folder
+from paceline.comm.kinds import kind_of
 from paceline.errors import WrongCommand
 from paceline.measure.net.figures import Pair, Row, fit_rows, parse_size, sizes_between, slow_pairs
 from paceline.measure.record.record import check_writable, write
@@ -88,8 +89,8 @@ def _comms(text: str, lab: str | None) -> list[str]:
     for name in names:
         if name != "auto":
             check_comm(name)
-        if name == "thread":
-            raise WrongCommand("--comm thread", why="it joins threads of one process, for tests")
+        if not kind_of(name).for_jobs:
+            raise WrongCommand(f"--comm {name}", why="it joins threads of one process, for tests")
     return names
 
 
@@ -97,7 +98,7 @@ def _measure(run: Run, comm: str, verbs: Sequence[str], sizes: Sequence[int], bu
     """Run the sweep on all ranks; pairs are timed once, over the first comm."""
     from paceline.race.script import launch
 
-    spec = {"comm": comm, "verbs": verbs, "sizes": sizes, "buffer": buffer if comm.startswith("tcp") else 0}
+    spec = {"comm": comm, "verbs": verbs, "sizes": sizes, "buffer": buffer if kind_of(comm).sockets else 0}
     spec |= {"pairs": first and run.workers > 1, "deadline": run.deadline}
     with job_folder() as folder:
         out = folder / "net.json"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.comm.claim import claim_turn
+from paceline.comm.kinds import kind_of
 from paceline.comm.process import keep_groups_in_children
 from paceline.comm.rendezvous import FolderStore, MemoryStore, TextStore, TurnStore
 from paceline.comm.shm.memory import host_identity
@@ -102,7 +103,7 @@ def connect(
     """
     deadline = ENDLESS if DEBUG in os.environ else deadline
     word = parse(choice).word
-    if cuda and word in ("shm", "gloo", "tcp", "node"):
+    if cuda and kind_of(choice).memory == "host":
         raise WrongCommand(
             f"--comm {choice}",
             why="it moves memory of the host, and this process trains on a GPU",
@@ -118,12 +119,12 @@ def connect(
     nodes = tuple(hosts.index(host) for host in hosts)
     if choice == "auto":
         word = choice = "nccl" if cuda else _between_cpus(where, hosts)
-    if word == "tcp":
-        comm = _tcp(where, store, nodes, deadline, settings_of(choice, buffer))
-    elif word == "node":
-        comm = _node(where, store, nodes, deadline)
-    else:
-        comm = _shm(where, store, hosts, deadline) if choice == "shm" else _torch(where, choice, nodes, deadline, store)
+    makers: dict[str, Callable[[], Any]] = {
+        "shm": lambda: _shm(where, store, hosts, deadline),
+        "node": lambda: _node(where, store, nodes, deadline),
+        "tcp": lambda: _tcp(where, store, nodes, deadline, settings_of(choice, buffer)),
+    }
+    comm = makers[word]() if word in makers else _torch(where, choice, nodes, deadline, store)
     comm.store = store  # claims of ranks must last as long as the job, and rank 0 may be the one that serves them
     return comm
 

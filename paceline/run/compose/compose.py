@@ -14,7 +14,7 @@ from paceline.cluster.lab.lab import read_lab
 from paceline.cluster.launchers import MENU as LAUNCHERS
 from paceline.cluster.machine import Machine, machine
 from paceline.comm import MENU as COMMS
-from paceline.comm.tcp.settings import TcpSettings
+from paceline.comm.kinds import kind_of
 from paceline.errors import BadMember, PacelineError, Refused, WrongCommand
 from paceline.menu.grammar import parse
 from paceline.menu.menu import make
@@ -106,10 +106,12 @@ def _members(run: Run, cluster: Cluster | None) -> tuple[Axes | None, list[str]]
 
 
 def check_comm(text: str) -> None:
-    """Refuse a comm that is not on the menu; of all, only tcp has settings."""
+    """Refuse a comm that is not on the menu, and settings that it does not take."""
     spec = parse(text)
-    if COMMS.check(spec.word) == "tcp":
-        make(TcpSettings, spec)
+    COMMS.check(spec.word)
+    settings = kind_of(text).settings
+    if settings is not None:
+        make(settings, spec)
     elif spec.called:
         raise BadMember(text, why=f"{spec.word} takes no settings")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from paceline.comm.kinds import kind_of
 from paceline.errors import PacelineError, WrongCommand
 from paceline.menu.grammar import parse
 from paceline.protocols import Compressor
@@ -125,17 +126,9 @@ def for_precision(run: Run, compressor: Compressor) -> Compressor:
 
 def rounded_sums(run: Run, axes: Axes, gpus: int) -> Iterator[str]:
     """Libraries that add by themselves add in the dtype that travels; everything else here adds in float32."""
-    backend = (
-        "nccl"
-        if gpus or run.comm == "nccl"
-        else "tcp"
-        if run.comm.startswith("tcp")
-        else "gloo"
-        if run.comm == "gloo" or run.lab
-        else ""
-    )
-    if backend and axes.exchange.one_sum and axes.compressor.loss == "rounding" and run.workers > 2:
-        yield f"{backend} adds what {axes.compressor} rounded in half precision: a sum is rounded again at every hop"
+    comm = run.comm if kind_of(run.comm).rounds_sums else "nccl" if gpus else "gloo" if run.lab else ""
+    if comm and axes.exchange.one_sum and axes.compressor.loss == "rounding" and run.workers > 2:
+        yield f"{comm} adds what {axes.compressor} rounded in half precision: a sum is rounded again at every hop"
 
 
 def notes(axes: Axes) -> Iterator[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from paceline.cluster.hosts import written
 from paceline.cluster.machine import Machine
+from paceline.comm.kinds import kind_of
 from paceline.errors import BadMember, PacelineError, UnknownName, WrongCommand, short
 from paceline.menu.grammar import Spec, parse
 from paceline.run.fields import THREADS
@@ -96,20 +97,21 @@ def _rate_is_known(run: Run, machine: Machine) -> Iterator[PacelineError]:
 
 
 def _comm_has_device(run: Run, machine: Machine) -> Iterator[PacelineError]:
-    if run.comm == "nccl" and not machine.gpus:
-        yield WrongCommand("--comm nccl", why="this machine has no GPU", remedy="--comm auto")
-    if run.comm.partition("(")[0] in ("shm", "gloo", "tcp", "node") and machine.gpus:
+    kind = kind_of(run.comm)
+    if kind.memory == "gpu" and not machine.gpus:
+        yield WrongCommand(f"--comm {run.comm}", why="this machine has no GPU", remedy="--comm auto")
+    if kind.memory == "host" and kind.for_jobs and machine.gpus:
         yield WrongCommand(
             f"--comm {run.comm}",
             why="it moves memory of the host, and this machine trains on GPUs",
             remedy="--comm auto, or CUDA_VISIBLE_DEVICES= to train on CPUs",
         )
-    if run.comm == "thread":
-        yield WrongCommand("--comm thread", why="it joins threads of one process, for tests", remedy="--comm auto")
+    if not kind.for_jobs:
+        yield WrongCommand(f"--comm {run.comm}", why="it joins threads of one process, for tests", remedy="--comm auto")
 
 
 def _buffer_has_sockets(run: Run, machine: Machine) -> Iterator[PacelineError]:
-    if run.socket_buffer and not run.comm.startswith("tcp"):
+    if run.socket_buffer and not kind_of(run.comm).sockets:
         yield WrongCommand(
             f"--socket-buffer {run.socket_buffer} with --comm {run.comm}",
             why="only tcp has sockets of paceline's own",
@@ -157,8 +159,8 @@ def _lab(run: Run, machine: Machine) -> Iterator[PacelineError]:
         yield WrongCommand(
             f"--nodes {run.nodes} beside --lab {run.lab}", why="both say where ranks are", remedy="give one of them"
         )
-    if run.comm == "shm" and run.workers > 1:
-        yield WrongCommand("--comm shm with --lab", why="hosts of a lab share no memory", remedy="--comm auto")
+    if not kind_of(run.comm).far and run.workers > 1:
+        yield WrongCommand(f"--comm {run.comm} with --lab", why="hosts of a lab share no memory", remedy="--comm auto")
 
 
 def _hosts(run: Run, machine: Machine) -> Iterator[PacelineError]:
@@ -176,8 +178,8 @@ def _hosts(run: Run, machine: Machine) -> Iterator[PacelineError]:
             yield WrongCommand(f"{flag_of(name)} {getattr(run, name)} beside {shown}", why=why, remedy="leave one out")
     if run.launcher is not None and parse(run.launcher).word == "local":
         yield WrongCommand(f"--launcher local beside {shown}", why="it starts on this machine only", remedy="ssh")
-    if run.comm == "shm" and run.cluster.count > 1:
-        yield WrongCommand(f"--comm shm beside {shown}", why="hosts share no memory", remedy="--comm auto")
+    if not kind_of(run.comm).far and run.cluster.count > 1:
+        yield WrongCommand(f"--comm {run.comm} beside {shown}", why="hosts share no memory", remedy="--comm auto")
 
 
 def _compute_fits(run: Run, machine: Machine) -> Iterator[PacelineError]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from paceline.comm.kinds import kind_of
 from paceline.errors import PacelineError, WrongCommand
 from paceline.menu.grammar import parse
 from paceline.protocols import Compressor
@@ -228,9 +229,9 @@ def outer_optimizer(run: Run, axes: Axes) -> Iterator[PacelineError]:
 
 
 def one_sided_comm(run: Run, axes: Axes) -> Iterator[PacelineError]:
-    if axes.exchange.asynchronous and run.comm == "nccl":
+    if axes.exchange.asynchronous and not kind_of(run.comm).one_sided:
         yield WrongCommand(
-            f"--comm nccl with exchange {axes.exchange}",
+            f"--comm {run.comm} with exchange {axes.exchange}",
             why="it has no one-sided calls",
             remedy="CUDA_VISIBLE_DEVICES= and --comm auto, to train on CPUs",
         )
