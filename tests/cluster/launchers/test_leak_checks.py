@@ -69,7 +69,7 @@ def run_pytest(folder: Path, text: str, **environ: str) -> subprocess.CompletedP
         env={**{k: v for k, v in os.environ.items() if k not in ("PACELINE_CI", "PYTEST_ADDOPTS")}, **environ},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=False,
     )
 
