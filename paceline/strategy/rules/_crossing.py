@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.errors import WorkloadError, WrongCommand
 from paceline.strategy.rules._context import Context
-from paceline.strategy.rules._withheld import withheld
+from paceline.strategy.rules._withheld import Withholding
 from paceline.strategy.rules.grad import OUTSIDE, GradDuty
 from paceline.types import Spent
 
@@ -39,7 +39,7 @@ class CrossingDuty(GradDuty):
         self._optimizer = context.optimizer
         super().__init__(context)
         self.refusal = _refused("optimizer.step()")
-        self._placeholders = {id(p): withheld(p, self._refuse) for p in context.parameters}
+        self._withholding = Withholding(context.parameters, self._refuse)
         assert context.open_gates is not None, "a schedule that crosses needs gates"
         self._gates = context.open_gates(self.arrive)
         self._pending: dict[int, None] = {}  # slots that are not updated yet, in the order of need
@@ -71,16 +71,21 @@ class CrossingDuty(GradDuty):
         if self._stale and self._slots[id(parameter)] in self._stale:
             raise _ungated(self.engine.name_of(self._slots[id(parameter)]))
         super().on_grad(parameter)
-        parameter.grad = self._placeholders[id(parameter)]
+        self._withholding.withhold(parameter)
 
     def on_held(self, parameter: Tensor) -> None:
-        """Another gradient of a parameter that leaves in step(): it must not be added to the mean."""
+        """A gradient leaves in step(), and is hidden until then; it must not be added to a mean."""
         if self.exchanged:
             raise WorkloadError(
                 f"{self.engine.name_of(self._slots[id(parameter)])} got a gradient too late for step {self.steps}",
                 why="synchronize() after backward has ended its exchange",
                 remedy="have all gradients of a step before that, or call it after step()",
             )
+        self._withholding.hide(parameter)
+
+    def _offer_rest(self) -> None:
+        self._withholding.show()
+        super()._offer_rest()
 
     def leave(self) -> None:
         if not self._open:
@@ -221,6 +226,7 @@ class CrossingDuty(GradDuty):
         if not self.under_way:  # others may never come to the end of a step that is given up
             self.finish()
         self._gates.close()
+        self._withholding.close()
         super().close()
 
 

@@ -2,16 +2,23 @@
 
 With a schedule that crosses the step the mean is not there before the next forward, and with rule server it is on the
 servers. Shape, dtype and device can be read. `p.grad is None` cannot be refused.
+
+With several models a gradient leaves in step(). Until then it is kept here, and a backward adds to it:
+
+    backward    hook    keep p.grad here; p.grad = placeholder
+    backward    before  p.grad = what is kept, so that autograd adds to it; then as above
+    step()              p.grad = what is kept, unless zero_grad has taken the placeholder away
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Iterable
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.nn import Parameter
 
 Refuse = Callable[[str], Exception]
 
@@ -20,6 +27,45 @@ def withheld(like: Tensor, refuse: Refuse) -> Tensor:
     """Return a tensor without memory that looks like `like`; `refuse(operation)` makes the error of each operation."""
     placeholder: Tensor = _kind()(like, refuse)
     return placeholder
+
+
+class Withholding:
+    """The placeholders of some parameters, and the gradients that wait behind them for step()."""
+
+    def __init__(self, parameters: Iterable[Parameter], refuse: Refuse) -> None:
+        self._parameters = {id(parameter): parameter for parameter in parameters}
+        self._placeholders = {key: withheld(parameter, refuse) for key, parameter in self._parameters.items()}
+        self._kept: dict[int, Tensor] = {}
+        self._hooks: list[Any] = []
+
+    def withhold(self, parameter: Tensor) -> None:
+        """The gradient has left: show the placeholder in its place."""
+        parameter.grad = self._placeholders[id(parameter)]
+
+    def hide(self, parameter: Tensor) -> None:
+        """Keep the gradient until it leaves, and show the placeholder."""
+        if not self._hooks:
+            trained = [each for each in self._parameters.values() if each.requires_grad]
+            self._hooks = [each.register_hook(partial(self._show, each)) for each in trained]
+        assert parameter.grad is not None, "autograd has just filled it"
+        self._kept[id(parameter)] = parameter.grad
+        self.withhold(parameter)
+
+    def _show(self, parameter: Tensor, _: Any = None) -> None:
+        kept = self._kept.pop(id(parameter), None)
+        if kept is not None and parameter.grad is self._placeholders[id(parameter)]:
+            parameter.grad = kept
+
+    def show(self) -> None:
+        """Put back every gradient that zero_grad has not discarded."""
+        for key in list(self._kept):
+            self._show(self._parameters[key])
+
+    def close(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+        self._kept.clear()
 
 
 @cache

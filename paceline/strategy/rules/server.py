@@ -23,7 +23,7 @@ from paceline.strategy.exchanges._placement import Placer, shares
 from paceline.strategy.exchanges.ps import service_of
 from paceline.strategy.exchanges.traits import ExchangeTraits
 from paceline.strategy.rules._context import Context
-from paceline.strategy.rules._withheld import withheld
+from paceline.strategy.rules._withheld import Withholding
 from paceline.strategy.rules.traits import RuleTraits
 from paceline.types import Chunk, Cluster, Lane, Spent, Unit, View
 
@@ -127,7 +127,7 @@ class ServerDuty:
         self._round = 0  # how often the servers' parameters were replaced
         self.steps = 0
         self.refusal = _refused("optimizer.step()")
-        self._placeholders = {id(p): withheld(p, self._refuse) for p in context.parameters}
+        self._withholding = Withholding(context.parameters, self._refuse)
         # When the last gradient of each step left and when its parameters were back, for the record.
         self.pushed: list[float] = []
         self.pulled: list[float] = []
@@ -229,7 +229,8 @@ class ServerDuty:
         self._placed = True
 
     def on_held(self, parameter: Tensor) -> None:
-        """Nothing has been given out: gradients add up."""
+        """A gradient leaves in step(), and is hidden until then; backwards add up."""
+        self._withholding.hide(parameter)
 
     def on_local(self, parameter: Tensor) -> None:
         """Gradients add up on this rank, and leave with the next exchange."""
@@ -248,7 +249,7 @@ class ServerDuty:
             fresh = fresh.to_dense()
         since = self.engine.glance()
         self._torch.mul(fresh.detach(), self.factor, out=self.engine.source(slot))  # backward may have kept a graph
-        parameter.grad = self._placeholders[id(parameter)]
+        self._withholding.withhold(parameter)
         self._offer(slot, since)
 
     def _offer(self, slot: int, since: float = 0.0) -> None:
@@ -260,6 +261,7 @@ class ServerDuty:
         """A parameter without a gradient counts as one with a zero gradient."""
         if not self._begun:
             self._begin()
+        self._withholding.show()
         for slot in self.engine.missing():
             if self._parameters[slot].grad is not None:  # of an earlier backward of this update
                 self.on_grad(self._parameters[slot])
@@ -297,7 +299,8 @@ class ServerDuty:
         """A step is over when its update is."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """No gradient is hidden any more."""
+        self._withholding.close()
 
     def discard(self) -> None:
         """Nothing leaves before backward."""
