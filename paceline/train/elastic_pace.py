@@ -20,12 +20,14 @@ import torch
 from torch import Tensor, nn
 
 from paceline.elastic.protocol import COMMIT, LEAVE
-from paceline.errors import PeerLost, WrongCommand
+from paceline.errors import PeerLost, WorkloadError, WrongCommand
 from paceline.files.snapshot import Snapshot
+from paceline.strategy.rules._withheld import Withholding
 from paceline.train.checks import check_known, trainable
 from paceline.train.faults import fault
 from paceline.train.pace import StepTimes
 from paceline.train.shards import ShardExchange, ShardSum
+from paceline.train.takeover import Takeover
 
 GOLDEN = 0x9E3779B97F4A7C15
 
@@ -72,7 +74,9 @@ class ElasticPace:
         self._exchange: ShardExchange | None = None
         self._generation = 0
         self.weight: float | None = None  # of the next shard; None is one of `shards` equal ones
-        self._hooks = [p.register_post_accumulate_grad_hook(lambda _: presence.beat()) for _, p in self._named]
+        self._withholding = Withholding(self.trained, lambda operation: _refused(f"{operation} on p.grad"))
+        self._takeover = Takeover(optimizer, self._optimizer_step)
+        self._hooks = [p.register_post_accumulate_grad_hook(self._on_grad) for _, p in self._named]
         self._sum: ShardSum | None = None
         self._taken = 0
         self._forget()
@@ -146,6 +150,14 @@ class ElasticPace:
 
     # the step -----------------------------------------------------------------------------------
 
+    def _on_grad(self, parameter: Tensor) -> None:
+        """Keep the gradient of a shard out of sight: the mean is not known before the step is committed."""
+        self._presence.beat()
+        self._withholding.hide(parameter)
+
+    def _optimizer_step(self, *_: Any, **__: Any) -> Any:
+        raise _refused("optimizer.step()")
+
     @property
     def shard(self) -> int:
         """The shard that this member computes next; enters a group first."""
@@ -179,6 +191,7 @@ class ElasticPace:
         """Return gradients, flags and statistics of a shard as one vector, and put the statistics back."""
         vector = torch.zeros(self._numel, dtype=self._dtype)
         at, flags = 0, sum(self._sizes)
+        self._withholding.show()
         for slot, ((_, parameter), numel) in enumerate(zip(self._named, self._sizes, strict=True)):
             if parameter.grad is not None:
                 fresh = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
@@ -239,7 +252,7 @@ class ElasticPace:
             at += numel
         if self._clip is not None:
             torch.nn.utils.clip_grad_norm_(self.trained, self._clip)
-        self.optimizer.step()
+        self._takeover.run()
         for _, parameter in self._named:
             parameter.grad = None
         at = sum(self._sizes) + len(self._named)
@@ -295,5 +308,15 @@ class ElasticPace:
 
     def close(self) -> None:
         self.closed = True
+        self._takeover.end()
+        self._withholding.close()
         for hook in self._hooks:
             hook.remove()
+
+
+def _refused(what: str) -> WorkloadError:
+    return WorkloadError(
+        f"{what} with membership elastic",
+        why="the mean gradient is known when a step is committed, and a step that a lost member was in is made again",
+        remedy="pace.step(), with clip_norm= in wrap as you need; or membership fixed",
+    )
