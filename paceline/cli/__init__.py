@@ -61,6 +61,7 @@ def _register() -> None:
         doctor,
         explain,
         forecast,
+        join,
         lab,
         listing,
         models,
@@ -73,6 +74,7 @@ def _register() -> None:
         show,
         strategies,
         topology,
+        watch,
     )
 
 

@@ -49,6 +49,11 @@ PANELS = ["Arguments", "Options", *(panel.value for panel in Panel), "Help"]
 EXAMPLES = {  # verbs in the order of use
     "race": ("race --quick", "race --strategies allreduce,wfbp -np 2,4 --model resnet50"),
     "run": ("run -np 2 --model mlp --strategy wfbp", "run -np 4 -- python my_train.py"),
+    "join": (
+        "join 127.0.0.1:4711 --token-file FILE -- python my_train.py",
+        "join 127.0.0.1:4711 -- python my_train.py",
+    ),
+    "watch": ("watch 127.0.0.1:4711 --token-file FILE", "watch 127.0.0.1:4711 --once --json state.json"),
     "explain": ("explain -np 4 --model resnet50 --schedule mgwfbp", "explain -np 8 --compressor sign"),
     "forecast": ("forecast --workers 8..1024", "forecast --machines 'machines(nodes=4, device=A100)'"),
     "advise": ("advise --model resnet50", "advise --machines 'machines(nodes=2, network=10GbE)'"),

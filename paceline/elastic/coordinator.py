@@ -7,6 +7,7 @@ folder/finished    is there when all steps were made: nobody need come any more
 folder/absent-K    is there when rank K has ended and is not started again: the first group does not wait for it
 
 member -> coordinator    hello, report, steps, bye
+anybody with the token   status: the state of the job, for `paceline join` and `paceline watch` (status.py)
 coordinator -> member    group (a generation), change (come back after this step), lost (a member of the group died),
                          waiting (why there is no group yet), end (all steps were made)
 
@@ -27,9 +28,18 @@ from pathlib import Path
 from typing import Any
 
 from paceline.comm.peers import Peers
-from paceline.elastic.frames import ABSENT, FINISHED, BrokenFrame, Inbox, Message, encode, make_token, same
+from paceline.elastic.door import Link, open_door
+from paceline.elastic.frames import (
+    ABSENT,
+    FINISHED,
+    BrokenFrame,
+    Message,
+    make_token,
+    same,
+)
 from paceline.elastic.journal import Journal
 from paceline.elastic.protocol import Group, Registry, Report
+from paceline.elastic.status import status_of
 from paceline.errors import PacelineError
 
 GRACE = 2.0  # seconds after a restart in which members connect again
@@ -39,20 +49,6 @@ LONG = 10.0  # seconds without a group after which the reason is printed
 QUIET = 1.0  # seconds between two looks at what has no event of its own
 
 log = logging.getLogger("paceline.coordinator")
-
-
-class Link:
-    """One connection: strangers have no member name until they have shown the token."""
-
-    def __init__(self, channel: socket.socket, now: float) -> None:
-        self.channel, self.inbox, self.since = channel, Inbox(), now
-        self.member, self.pid = "", 0
-
-    def send(self, message: Message) -> None:
-        try:
-            self.channel.sendall(encode(message))
-        except OSError:
-            pass  # its end is seen by the loop
 
 
 class Coordinator:
@@ -83,7 +79,7 @@ class Coordinator:
         self._lacking, self._since = "", clock()  # why there is no group, and since when
         self.refused, self.ended, self.deserted = 0, False, False
         self._selector = selectors.DefaultSelector()
-        self._door = socket.create_server((interface, 0), backlog=64)
+        self._door = open_door(interface, folder / "address")
         self._door.setblocking(False)
         self._selector.register(self._door, selectors.EVENT_READ, None)
         host, port = self._door.getsockname()[:2]
@@ -227,8 +223,12 @@ class Coordinator:
             raise BrokenFrame(f"a message of kind {message['kind']!r}")
 
     def _greet(self, link: Link, message: Message) -> None:
-        if message["kind"] != "hello" or not same(message.get("token"), self._token):
+        if message["kind"] not in ("hello", "status") or not same(message.get("token"), self._token):
             raise BrokenFrame("a first message without the job's token")
+        if message["kind"] == "status":
+            link.send(status_of(self._folder, self._registry, self.journal, self._expected))
+            self._forget(link)
+            return
         link.member, link.pid = str(message["member"])[:200], int(message["pid"])
         self._strangers.discard(link)
         if link.pid:
@@ -316,6 +316,9 @@ def main(words: list[str] | None = None) -> None:
     os.umask(0o077)
     registry = Registry(start=chosen.start, minimum=chosen.min, maximum=chosen.max)
     coordinator = Coordinator(chosen.folder, registry, interface=chosen.interface)
+    address = (chosen.folder / "address").read_text().strip()
+    command = f"paceline join {address} --token-file {chosen.folder / 'token'} -- python SCRIPT"
+    print(f"paceline: {command} adds a worker to this job", file=sys.stderr, flush=True)
     try:
         coordinator.serve()
     finally:

@@ -81,8 +81,12 @@ class Journal:
         rows = self._file.execute("select generation, from_steps, to_steps from rollback order by at")
         return [(int(a), int(b), int(c)) for a, b, c in rows]
 
-    def incidents(self) -> Iterator[dict[str, Any]]:
-        for (text,) in self._file.execute("select text from incident order by at"):
+    def incidents(self, last: int | None = None) -> Iterator[dict[str, Any]]:
+        """Yield all incidents, or the last ones, in the order in which they happened."""
+        rows = self._file.execute(
+            "select text from incident order by rowid desc limit ?", (-1 if last is None else last,)
+        )
+        for (text,) in reversed(rows.fetchall()):
             yield json.loads(text)
 
     def close(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+CHOICES = "choices.json"  # in that folder: the options of the command line, for workers that join later
 FOLDER = "PACELINE_ELASTIC"  # the folder with address and token of the coordinator
 
 

@@ -19,7 +19,7 @@ from paceline.cluster.job import LocalJob
 from paceline.cluster.job_folder import job_folder
 from paceline.cluster.restarts import DEFAULT, Restarts
 from paceline.elastic.frames import ABSENT, make_token
-from paceline.elastic.launch import FOLDER, coordinator_command
+from paceline.elastic.launch import CHOICES, FOLDER, coordinator_command
 from paceline.errors import Refused, WrongCommand
 from paceline.measure.busy import Usage
 from paceline.measure.measure import UPDATES, OnLine, make_record, period_of
@@ -76,6 +76,7 @@ def _start(
         environ[FOLDER] = str(folder / "elastic")
         (folder / "elastic").mkdir(mode=0o700)
         make_token(folder / "elastic")
+        (folder / "elastic" / CHOICES).write_text(environ["PACELINE_CHOICES"])
     with places_of(run) as places:
         launcher = launcher_of(run)
         launcher.check(places.seats)

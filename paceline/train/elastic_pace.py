@@ -134,7 +134,7 @@ class ElasticPace:
             if data
             else torch.empty(int(length), dtype=torch.uint8)
         )
-        fault("during the transfer")
+        fault("giving the state" if self.comm.rank == 0 else "during the transfer")
         self.comm.broadcast(vector, 0, "the state").wait()
         if fresh:
             stream = io.BytesIO(vector.numpy().tobytes())

@@ -8,7 +8,14 @@ from __future__ import annotations
 import os
 
 VARIABLE = "PACELINE_FAULT"
-POINTS = ("before send", "after the result", "after the vote", "after the update", "during the transfer")
+POINTS = (
+    "before send",
+    "after the result",
+    "after the vote",
+    "after the update",
+    "during the transfer",
+    "giving the state",
+)
 
 _passed: dict[str, int] = {}
 

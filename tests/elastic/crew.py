@@ -346,6 +346,24 @@ def _stay(leave):
     return stay
 
 
+def joined(dies=""):
+    """A worker joins three others; it dies in the middle of the transfer, or the donor does."""
+    crew = Crew(4, DETERMINISTIC, pause=0.03)
+    try:
+        crew.coordinate()
+        (crew.folder / f"{ABSENT}-3").touch()
+        pids = [crew.add("giving the state:2:9" if dies == "donor" else None) for _ in range(3)]
+        crew.wait(lambda: crew.committed() >= 3)
+        before = crew.committed()
+        pid = crew.add("during the transfer:1:9" if dies == "joiner" else None)
+        codes = crew.finish()
+        commits = [line for line in crew.lines("commit") if line["member"].endswith(f"-{pid}")]
+        judged, survivors = crew.judge(), len(crew.lines("end"))
+        return {**judged, "codes": codes, "before": before, "joiner": len(commits), "ended": survivors, "of": len(pids)}
+    finally:
+        crew.close()
+
+
 def all_left():
     """All workers are asked to end: the coordinator says that training is not complete."""
     crew = Crew(2, DETERMINISTIC, pause=0.05)
@@ -425,6 +443,9 @@ SCENARIOS = {
     "stopped": stopped,
     "left": left,
     "never goes": lambda: left(stays=True),
+    "joined": joined,
+    "joiner dies": lambda: joined("joiner"),
+    "donor dies": lambda: joined("donor"),
     "all left": all_left,
     "early": early,
     "early, nobody told": lambda: early(told=False),

@@ -18,6 +18,9 @@ SCENARIOS = (
     "stopped",
     "left",
     "early",
+    "joined",
+    "joiner dies",
+    "donor dies",
 )
 
 OTHERS = ("careless", "never goes", "all left", "early, nobody told")
@@ -75,3 +78,18 @@ def test_training_that_all_workers_left_is_a_failure(results):
 
 def test_the_first_group_waits_for_a_worker_that_may_still_come(results):
     assert results["early, nobody told"] == {**results["early, nobody told"], "committed": 0, "running": 3}
+
+
+def test_a_worker_joins_during_training_and_trains_on(results):
+    assert results["joined"]["generations"] == 2
+    assert results["joined"]["joiner"] >= 1
+    assert results["joined"]["ended"] == 4
+
+
+def test_the_death_of_a_joiner_in_the_transfer_costs_the_others_nothing(results):
+    assert (results["joiner dies"]["joiner"], results["joiner dies"]["ended"]) == (0, 3)
+
+
+def test_a_joiner_whose_donor_dies_gets_the_state_from_another(results):
+    assert results["donor dies"]["joiner"] >= 1
+    assert results["donor dies"]["ended"] == 3

@@ -1,8 +1,11 @@
 """Elastic jobs as a user starts them: `paceline run --membership elastic -- python SCRIPT`."""
 
+import json
 import os
+import re
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -19,22 +22,40 @@ import paceline
 worker = paceline.join()
 model = torch.nn.Linear(2, 1)
 pace = paceline.wrap(model, torch.optim.SGD(model.parameters(), lr=0.1))
-for x in worker.batches([torch.ones(2)] * 16, batch_size=4):
+waits = sys.argv[1] == "waits"
+for x in worker.batches([torch.ones(2)] * 16, batch_size=4, epochs=5000 if waits else 1):
     model(x).sum().backward()
+    if waits:
+        import time
+        time.sleep(0.05)
     if pace.step() and worker.rank == 0:
         print("committed", pace.steps, "with", worker.size)
 """
 
 
-def launch(tmp_path, *flags, does):
+ENVIRON = {**os.environ, "OMP_NUM_THREADS": "1"}
+PACELINE = [sys.executable, "-m", "paceline"]
+
+
+def command(tmp_path, *flags, workers=2, does):
     path = tmp_path / "train.py"
     path.write_text(SCRIPT)
-    command = [sys.executable, "-m", "paceline", "run", "-np", "2", "--membership", "elastic", *flags]
-    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*command, "--", sys.executable, str(path), does], env=environ, capture_output=True, text=True, timeout=300
-    )
+    words = [*PACELINE, "run", "-np", str(workers), "--membership", "elastic", *flags]
+    return [*words, "--", sys.executable, str(path), does]
+
+
+def launch(tmp_path, *flags, does):
+    words = command(tmp_path, *flags, does=does)
+    done = subprocess.run(words, env=ENVIRON, capture_output=True, text=True, timeout=300)
     return done.returncode, done.stdout + done.stderr
+
+
+def wait_for(what, seconds=240):
+    limit = time.monotonic() + seconds
+    while not (seen := what()):
+        assert time.monotonic() < limit, "it has not happened"
+        time.sleep(0.05)
+    return seen
 
 
 def test_a_job_begins_without_a_worker_that_died_and_is_not_started_again(tmp_path):
@@ -47,3 +68,36 @@ def test_a_job_begins_without_a_worker_that_died_and_is_not_started_again(tmp_pa
 def test_a_job_whose_scripts_never_train_ends(tmp_path):
     code, text = launch(tmp_path, does="leaves")
     assert code == 0, text
+
+
+@pytest.mark.slow
+def test_a_worker_joins_a_running_job_leaves_it_and_watch_shows_both(tmp_path):
+    out, state = tmp_path / "out", tmp_path / "state.json"
+    with out.open("w") as stream:
+        words = command(tmp_path, workers=1, does="waits")
+        job = subprocess.Popen(words, env=ENVIRON, stdout=stream, stderr=subprocess.STDOUT)
+    joiner = None
+    try:
+        line = r"paceline join (\S+) --token-file (\S+) -- python"
+        address, token = wait_for(lambda: re.search(line, out.read_text())).groups()
+
+        def members():
+            words = [*PACELINE, "watch", address, "--token-file", token, "--once", "--json", str(state)]
+            subprocess.run(words, env=ENVIRON, capture_output=True, check=True, timeout=120)
+            return len(json.loads(state.read_text())["members"])
+
+        words = [*PACELINE, "join", address, "--token-file", token, "--", sys.executable, str(tmp_path / "train.py")]
+        joiner = subprocess.Popen([*words, "waits"], env=ENVIRON, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        wait_for(lambda: "with 2" in out.read_text())
+        assert members() == 2
+        joiner.terminate()
+        text = joiner.communicate(timeout=240)[0].decode()
+        assert joiner.returncode == 0, text
+        assert "it leaves the job after this step" in text
+        wait_for(lambda: members() == 1)
+    finally:
+        job.terminate()
+        job.wait(timeout=60)
+        if joiner is not None and joiner.poll() is None:
+            joiner.kill()
+            joiner.wait()

@@ -1,0 +1,33 @@
+"""Where the coordinator listens, and one connection to it."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+from paceline.elastic.frames import Inbox, Message, encode, parse_address
+from paceline.errors import PacelineError
+
+
+def open_door(interface: str, address: Path) -> socket.socket:
+    """Listen on the port of an earlier life, so that an address stays true, or on a free one."""
+    if address.exists():
+        try:
+            return socket.create_server((interface, parse_address(address.read_text())[1]), backlog=64)
+        except (OSError, PacelineError):
+            pass
+    return socket.create_server((interface, 0), backlog=64)
+
+
+class Link:
+    """One connection: strangers have no member name until they have shown the token."""
+
+    def __init__(self, channel: socket.socket, now: float) -> None:
+        self.channel, self.inbox, self.since = channel, Inbox(), now
+        self.member, self.pid = "", 0
+
+    def send(self, message: Message) -> None:
+        try:
+            self.channel.sendall(encode(message))
+        except OSError:
+            pass  # its end is seen by the loop

@@ -1,0 +1,117 @@
+"""The state of a running job: what its coordinator answers to whoever shows the token, and how to ask for it.
+
+paceline join   needs the folder of the job and the number of workers that it was started with
+paceline watch  shows generation, members, committed steps and the last incidents
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from paceline.elastic.frames import Inbox, Message, connect_to, encode, parse_address
+from paceline.elastic.journal import Journal
+from paceline.elastic.protocol import Registry
+from paceline.errors import PacelineError, PeerLost, WrongCommand
+from paceline.files.read import read_text
+
+TOKEN = "PACELINE_TOKEN"  # the variable that holds the token of a job
+LAST = 10  # incidents in a status
+SECONDS = 10.0  # for an answer
+
+
+def status_of(folder: Path, registry: Registry, journal: Journal, start: int) -> Message:
+    group = registry.group
+    return {
+        "kind": "status",
+        "folder": str(folder),
+        "start": start,
+        "most": registry.maximum,
+        "generation": group.generation if group else 0,
+        "members": list(group.members) if group else [],
+        "waiting": len(registry.waiting),
+        "steps": registry.watermark,
+        "finished": registry.finished,
+        "incidents": list(journal.incidents(LAST)),
+    }
+
+
+def token_of(path: Path | None, environ: Mapping[str, str]) -> str:
+    """Return the job's token from a file or the environment; a command line is readable for everybody."""
+    if path is not None:
+        return read_text(path, 1 << 10).strip()
+    if environ.get(TOKEN):
+        return environ[TOKEN].strip()
+    raise WrongCommand(
+        "no token",
+        why="a job admits only those who show its token",
+        remedy=f"--token-file FILE, or {TOKEN} in the environment",
+    )
+
+
+def ask(address: str, token: str) -> dict[str, Any]:
+    """Return the state of the job whose coordinator listens at an address of this host."""
+    host, _ = parse_address(address)
+    if not _is_here(host):
+        raise WrongCommand(
+            f"address {address}",
+            why="the workers of an elastic job share memory, so they run on one host",
+            remedy="the address that the job printed when it started, on its host",
+        )
+    try:
+        with connect_to(address, SECONDS) as link:
+            link.sendall(encode({"kind": "status", "token": token}))
+            inbox = Inbox()
+            while block := link.recv(1 << 16):
+                for message in inbox.feed(block):
+                    return message
+    except OSError as problem:
+        raise PeerLost(
+            f"no job at {address}",
+            why=problem.strerror or str(problem),
+            remedy="the address that a running job printed",
+        ) from None
+    raise WrongCommand(f"the job at {address} refused the token", remedy="the token file that the job printed")
+
+
+def folder_of(state: Mapping[str, Any], token: str) -> Path:
+    """Return the folder of the job, after a look that it is the one of this token, on this host."""
+    folder = Path(str(state["folder"]))
+    try:
+        kept = read_text(folder / "token", 1 << 10).strip()
+    except (OSError, PacelineError):
+        kept = ""
+    if kept != token:
+        raise WrongCommand(
+            f"the job's folder {folder} cannot be read here",
+            why="its workers share memory, so that all run on one host and as one user",
+            remedy="the same command on the host, and as the user, of the job",
+        )
+    return folder
+
+
+def environment_of(state: Mapping[str, Any], folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a worker that joins: that of this process, and what the launcher gives its own."""
+    from paceline.elastic.launch import CHOICES, FOLDER
+
+    start = int(state["start"])
+    choices = folder / CHOICES
+    return {
+        **{name: value for name, value in environ.items() if name != TOKEN},
+        FOLDER: str(folder),
+        "RANK": str(start + len(state["members"])),
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": str(start),
+        "PACELINE_CHOICES": choices.read_text() if choices.exists() else "{}",
+        "OMP_NUM_THREADS": environ.get("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // start))),
+    }
+
+
+def _is_here(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
