@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 
 from paceline.measure.record.record import Record
 from paceline.measure.stats.intervals import Interval
@@ -96,6 +97,31 @@ def traffic(standings: Sequence[Standing]) -> Table:
         counted = "not counted" if nbytes is None else f"{nbytes:,.0f}"
         rows.append((standing.label, counted, str(chunks or "-"), last.comm))
     return Table(("contender", "bytes received per worker and step", "chunks", "comm"), tuple(rows))
+
+
+def steps(values: Mapping[str, Sequence[float]]) -> Table:
+    """Milliseconds of all measured steps of each contender, as quantiles."""
+    parts = (0.05, 0.5, 0.95, 0.99)
+    rows = []
+    for label, seconds in values.items():
+        figures = [*(quantile(seconds, part) for part in parts), max(seconds)]
+        rows.append((label, str(len(seconds)), *(f"{1e3 * value:.2f}" for value in figures)))
+    return Table(("contender", "steps", *(f"{part:.0%} ms" for part in parts), "longest ms"), tuple(rows))
+
+
+def quantile(values: Sequence[float], part: float) -> float:
+    """The smallest value that at least this part of them do not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, ceil(part * len(ordered)) - 1)]
+
+
+def memory(values: Mapping[str, tuple[float, float | None, int]]) -> Table:
+    """Bytes at the peak: proportional (shared pages are divided among processes) and resident, where it is known."""
+    rows = tuple(
+        (label, f"{pss / 1e6:,.0f}", "-" if rss is None else f"{rss / 1e6:,.0f}", str(starts))
+        for label, (pss, rss, starts) in values.items()
+    )
+    return Table(("processes of", "MB per worker (PSS)", "MB resident (RSS)", "starts"), rows)
 
 
 def curve(standings: Sequence[Standing], values: Sequence[Sequence[float]], what: str) -> Table:

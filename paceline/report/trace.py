@@ -66,19 +66,34 @@ def _communication(rank: int, events: Events) -> Iterator[Span]:
             yield Span(rank, "communication", name, flying[key].pop(0), seconds, step)
 
 
-def one_step(ranks: Sequence[Events]) -> list[Span]:
-    """The spans of the second recorded step of every rank (the first may still be warming up)."""
+def one_step(ranks: Sequence[Events], usual: float | None = None) -> list[Span]:
+    """The spans of one recorded step on every rank: of those after the first, the one nearest to the usual length.
+
+    The first may still be warming up. Without a usual length it is the second.
+    """
     starts = [[event[0] for event in events if event[1] == "data"] for events in ranks]
     ends = [[event[0] for event in events if event[1] == "end"] for events in ranks]
     if not ranks or not all(starts) or not all(ends):
         return []
-    number = min(1, *(len(marks) - 1 for marks in ends)) if len(ends) > 1 else min(1, len(ends[0]) - 1)
-    closes = [marks[number] for marks in ends]
-    opens = [max((t for t in marks if t < close), default=close) for marks, close in zip(starts, closes, strict=True)]
+    count = min(map(len, ends))
+    bounds = [_bounds(starts, ends, number) for number in range(min(1, count - 1), count)]
+    opens, closes = min(bounds, key=lambda sides: 0.0 if usual is None else abs(_length(*sides) - usual))
     begin, end = min(opens), max(closes)
     spans = [span for rank, events in enumerate(ranks) for span in spans_of(rank, events)]
     shown = [s for s in spans if opens[s.rank] <= s.start < closes[s.rank] and s.stop <= end]
     return [Span(s.rank, s.lane, s.name, s.start - begin, s.stop - begin, s.step) for s in shown]
+
+
+def _bounds(starts: Sequence[list[float]], ends: Sequence[list[float]], number: int) -> tuple[list[float], list[float]]:
+    """When this step began and ended on each rank."""
+    closes = [marks[number] for marks in ends]
+    return [
+        max((t for t in marks if t < close), default=close) for marks, close in zip(starts, closes, strict=True)
+    ], closes
+
+
+def _length(opens: Sequence[float], closes: Sequence[float]) -> float:
+    return max(closes) - min(opens)
 
 
 def chrome_trace(record: Record, ranks: Sequence[Events]) -> dict[str, Any]:

@@ -56,6 +56,7 @@ def record(strategy="allreduce", workers=2, start=1, kind="measured", seed=0, **
             "per_worker": [mean / workers] * workers,
         },
         "step": {"median": step, "p95": step * 1.1, "p99": step * 1.2, "max": step * 1.2, "samples": 30},
+        "series": {"seconds": [step * noise.gauss(1, 0.03) for _ in range(15)]},
         "breakdown": {
             "data": 0.01 * step,
             "forward": 0.27 * step,

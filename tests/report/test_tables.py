@@ -1,7 +1,7 @@
 """Tables and the charts in front of them: accuracy, and what cannot be told of DDP."""
 
 from paceline.race.results.fields import fields_of
-from paceline.report import plots, tables
+from paceline.report import plots, spread, tables
 from paceline.report.chart import Dot, Interval
 from paceline.report.page.sections import draw_field
 from tests.report.samples import graded, race, record
@@ -90,3 +90,31 @@ def test_every_start_is_a_dot_beside_the_mean_and_its_interval():
     assert chart.end >= max(row.end for row in chart.rows), "no start lies outside"
     single = plots.throughput(field, field_of([record()]).at(2), 2, 1.0).chart
     assert not any(isinstance(mark, Dot) for mark in single.rows[0].marks)
+
+
+def test_the_distribution_of_step_times_has_all_starts_and_room_for_the_usual_ones():
+    slow = record("ddp", start=2, series={"seconds": [0.1] * 297 + [0.2] * 2 + [9.0]})
+    field = field_of(
+        [record("ddp", series={"seconds": [0.1] * 300}), slow, record("wfbp", series={"seconds": [0.1] * 4})]
+    )
+    figure = spread.steps(field.at(2), 2)
+    [row] = figure.chart.rows
+    assert row.name == "ddp", "four steps have no distribution"
+    assert figure.table.rows == (("ddp", "600", "100.00", "100.00", "100.00", "100.00", "9000.00"),)
+    hill, tick = row.marks
+    assert tick.at == 100.0
+    assert figure.chart.end < 150
+    assert "3 longer than" in hill.says
+    assert spread.steps(field_of([record(series={})]).at(2), 2) is None
+
+
+def test_memory_of_shared_processes_is_not_claimed_for_one_contender():
+    def of(name, mates, peak):
+        turn = {"name": "r", "round": 1, "sitting": "s", "shared": bool(mates), "mates": mates}
+        return record(name, race=turn, resources={"pss_peak": [peak, peak], "rss_peak": [2 * peak] * 2})
+
+    records = [of("ddp", ["allreduce"], 700e6), of("allreduce", ["ddp"], 700e6), of("wfbp", [], 300e6)]
+    figure = spread.memory(field_of(records).at(2), 2)
+    assert column(figure.table, "MB per worker (PSS)") == {"wfbp": "300", "2 contenders together": "700"}
+    assert [row.end for row in figure.chart.rows] == [300.0, 700.0]
+    assert spread.memory(field_of([record(kind="forecast", resources={})]).at(2), 2) is None

@@ -82,3 +82,17 @@ def test_clocks_are_aligned_by_barriers():
     assert clock["offsets"][0] == 0
     assert abs(clock["offsets"][1] - 5) <= clock["within"][1] + 1e-12
     assert clock["within"][1] < 0.02
+
+
+def test_the_step_that_is_shown_is_most_like_the_usual_one():
+    lengths = (0.9, 0.2, 0.5, 0.3)  # the first may still be warming up
+    ranks, zero = [[], []], 0.0
+    for step, length in enumerate(lengths):
+        for rank in ranks:
+            rank += [
+                [zero + length * at, kind, step, -1, 0] for kind, at in (("data", 0), ("backward", 0.5), ("end", 1))
+            ]
+        zero += length
+    shown = {usual: {span.step for span in one_step(ranks, usual)} for usual in (None, 0.9, 0.31, 0.1)}
+    assert shown == {None: {1}, 0.9: {2}, 0.31: {3}, 0.1: {1}}
+    assert max(span.stop for span in one_step(ranks, 0.31)) == pytest.approx(0.3)

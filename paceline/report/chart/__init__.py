@@ -4,6 +4,6 @@ A chart is a value with `draw(width)`. Colors are names of the palette, written 
 """
 
 from paceline.report.chart.lines import Line, Lines
-from paceline.report.chart.rows import Bar, Dot, Hill, Interval, Row, Rows
+from paceline.report.chart.rows import Bar, Dot, Hill, Interval, Row, Rows, Tick
 
-__all__ = ["Bar", "Dot", "Hill", "Interval", "Line", "Lines", "Row", "Rows"]
+__all__ = ["Bar", "Dot", "Hill", "Interval", "Line", "Lines", "Row", "Rows", "Tick"]

@@ -53,7 +53,15 @@ class Hill:
     says: str = ""
 
 
-Mark = Bar | Interval | Dot | Hill
+@dataclass(frozen=True)
+class Tick:
+    """A line across the row."""
+
+    at: float
+    says: str = ""
+
+
+Mark = Bar | Interval | Dot | Hill | Tick
 
 
 @dataclass(frozen=True)
@@ -76,7 +84,7 @@ class Row:
 
 
 def _end(mark: Mark) -> float:
-    if isinstance(mark, Dot):
+    if isinstance(mark, Dot | Tick):
         return mark.at
     if isinstance(mark, Hill):
         return mark.start + mark.step * len(mark.heights)
@@ -139,6 +147,8 @@ class Rows:
                 yield from _whisker(scale(mark.low), scale(mark.high), middle)
             elif isinstance(mark, Dot):
                 yield dot(scale(mark.at), lane, 3.2, mark.color, says=mark.says, more=' fill-opacity="0.7"')
+            elif isinstance(mark, Tick):
+                yield rect(scale(mark.at) - 0.8, y, 1.6, self.thick, "ink", says=mark.says)
             else:
                 yield fill(_outline(mark, scale, y + self.thick, self.thick), mark.color, says=mark.says)
         if row.value:

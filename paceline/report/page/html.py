@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable
 from html import escape
 
@@ -39,6 +40,11 @@ def figure(chart: Figure, title: str | None = None) -> str:
     behind = tag("details", text("summary", "Table") + table(chart.table))
     heading = text("h3", title or chart.title)
     return tag("figure", heading + "".join(drawings) + behind)
+
+
+def slug(title: str) -> str:
+    """The id of a section."""
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
 
 
 _numbers = itertools.count()

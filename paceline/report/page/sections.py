@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,9 +20,9 @@ from paceline.race.results.learning import accuracy_of
 from paceline.race.results.standing import CHANGES, SAME, Standing, name_of
 from paceline.race.results.verdict import leaders, verdicts
 from paceline.race.results.wording import share
-from paceline.report import plots, tables
+from paceline.report import plots, spread, tables
 from paceline.report.drawing import LARGEST, draw
-from paceline.report.page.html import figure, table, tag, text
+from paceline.report.page.html import figure, slug, table, tag, text
 from paceline.report.plots import Figure
 from paceline.report.timeline import timeline
 from paceline.report.trace import Events, Span, one_step
@@ -39,12 +40,14 @@ class Drawn:
     changes: list[tuple[int, Figure]]
     scaling: Figure | None
     breakdown: list[tuple[int, Figure]]
+    steps: list[tuple[int, Figure]]
     traffic: list[tuple[int, Figure]]
+    memory: list[tuple[int, Figure]]
     curves: list[tuple[int, Figure]]
     timeline: Figure | None
 
     def figures(self) -> Iterator[Figure]:
-        for name in ("same", "changes", "breakdown", "traffic", "curves"):
+        for name in ("same", "changes", "breakdown", "steps", "traffic", "memory", "curves"):
             yield from (shown for _, shown in getattr(self, name))
         yield from (shown for shown in (self.scaling, self.timeline) if shown is not None)
 
@@ -58,7 +61,9 @@ def draw_field(field: Field, events: RanksOfRecord) -> Drawn:
         changes=_throughputs(field, worlds, CHANGES),
         scaling=plots.scaling(field),
         breakdown=_each(worlds, lambda n: plots.breakdown(field.at(n), n)),
+        steps=_each(worlds, lambda n: spread.steps(field.at(n), n)),
         traffic=_each(worlds, lambda n: plots.traffic(field.at(n), n)),
+        memory=_each(worlds, lambda n: spread.memory(field.at(n), n)),
         curves=[*_each(worlds, lambda n: _loss(field, n)), *_each(worlds, lambda n: _accuracy(field, n))],
         timeline=timeline([(s, _step_of(s, events)) for s in field.at(worlds[-1])], worlds[-1]),
     )
@@ -89,10 +94,10 @@ def _accuracy(field: Field, workers: int) -> Figure | None:
 
 
 def _step_of(standing: Standing, events: RanksOfRecord) -> list[Span]:
-    """A step of its newest start that has events."""
+    """The step of its newest start with events that is most like the median step."""
     for record in reversed(standing.records):
         if ranks := events.get(record.id):
-            return one_step(ranks)
+            return one_step(ranks, record.step.get("median"))
     return []
 
 
@@ -140,7 +145,7 @@ def body(drawn: Drawn, lead: str, has_verdict: bool) -> Iterator[str]:
     """The sections of one field, under its verdict unless that was said already."""
     field = drawn.field
     if lead:
-        yield tag("h2", "", class_="rule") + text("h2", lead, class_="field")
+        yield tag("h2", "", class_="rule") + text("h2", lead, class_="field", id=slug(lead))
     if not has_verdict:
         lines = "".join(text("p", sentence) for sentence in spoken(field))
         yield tag("div", lines, class_="lead")
@@ -157,16 +162,23 @@ def body(drawn: Drawn, lead: str, has_verdict: bool) -> Iterator[str]:
         if any(tables.waits_inside(standing) for standing in field.standings):
             note += " DDP waits inside backward, where waiting cannot be told apart."
         yield section("Where a step goes", note, _figures(drawn.breakdown, field))
+    if drawn.steps:
+        note = "How long single steps took, over all starts. The line is the median; the table has the longest step."
+        yield section("Step times", note, _figures(drawn.steps, field))
     if drawn.timeline:
-        note = (
-            "One recorded step of each contender, all on one axis: what each rank computed, and below it what it had "
-        )
-        note += "under way. A rule that exchanges every few steps may be shown between exchanges."
+        note = "Of each contender the recorded step that is most like its median step, all on one axis: what each rank "
+        note += "computed, and below it what it had under way. A rule that exchanges every few steps may be shown "
+        note += "between exchanges."
         title = f"{field.run.model}, {_on(int(drawn.timeline.name.rpartition('-')[2]))}"
         yield section("Timeline of a step", note, figure(drawn.timeline, title))
     if drawn.traffic:
         note = "Counted where bytes arrive. What DDP moves is not counted."
         yield section("Bytes per step", note, _figures(drawn.traffic, field))
+    if drawn.memory:
+        note = "Peak of a worker's process, the mean over workers; pages that processes share are divided among them."
+        if any(spread.TOGETHER in row[0] for _, shown in drawn.memory for row in shown.table.rows):
+            note += " Contenders that took turns in the same processes have one bar together."
+        yield section("Memory", note, _figures(drawn.memory, field))
     if drawn.curves:
         note = "Mean over ranks of the last start of each contender. Short runs say little about convergence."
         yield section("Loss and accuracy", note, "".join(figure(f, f"{f.title}, {_on(n)}") for n, f in drawn.curves))
@@ -202,9 +214,12 @@ def topologies(field: Field) -> Iterator[str]:
             continue
     if drawings:
         pictures = "".join(
-            tag("figure", text("h3", name) + _inline(svg, k)) for k, (name, svg) in enumerate(drawings.items())
+            tag("figure", text("h3", name) + _inline(svg, next(_numbers))) for name, svg in drawings.items()
         )
         yield section("Topologies", "Who mixes with whom.", tag("div", pictures, class_="pictures"))
+
+
+_numbers = itertools.count()
 
 
 def _inline(svg: str, number: int) -> str:
@@ -218,8 +233,7 @@ def _inline(svg: str, number: int) -> str:
 
 
 def section(title: str, note: str, content: str) -> str:
-    slug = re.sub(r"[^a-z]+", "-", title.lower())
-    return tag("section", text("h2", title) + text("p", note, class_="note") + content, id=slug)
+    return tag("section", text("h2", title) + text("p", note, class_="note") + content, id=slug(title))
 
 
 def runs(records: Sequence[Record]) -> str:

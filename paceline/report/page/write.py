@@ -18,6 +18,7 @@ from paceline.measure.record.record import Record, write
 from paceline.measure.record.store import EventFiles, Skipped, Stored
 from paceline.race.results.fields import fields_of
 from paceline.report.page import sections
+from paceline.report.page.contents import with_contents
 from paceline.report.page.html import named, tag, text
 from paceline.report.page.sections import Drawn, RanksOfRecord, draw_field
 from paceline.report.palette import DARK, LIGHT, variables
@@ -56,11 +57,12 @@ def beside(records: Sequence[Record], folder: Path) -> RanksOfRecord:
 def page(drawn: Sequence[Drawn], records: Sequence[Record], title: str, skipped: Sequence[Skipped]) -> str:
     fields = [shown.field for shown in drawn]
     several = len(fields) > 1
-    parts = [sections.hero(fields, records, title)]
+    parts: list[str] = []
     for shown in drawn:
         parts += sections.body(shown, shown.field.title if several else "", has_verdict=shown is drawn[0])
     parts += [sections.runs(records), *sections.notes(records, skipped, fields), sections.environments(records)]
-    main = tag("main", _bar() + "".join(parts) + _foot())
+    contents, body = with_contents(parts)
+    main = tag("main", _bar() + sections.hero(fields, records, title) + contents + body + _foot())
     return "\n".join(
         ["<!doctype html>", f'<html lang="en">{_head(title)}', tag("body", main + _script()), "</html>", ""]
     )
