@@ -1,4 +1,4 @@
-"""Batches: what `worker.batches` returns, one rank's share of the data with a cursor that can be saved."""
+"""The iterator that `worker.batches` returns: one rank's share of the data, with a position that can be saved."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from paceline.workload.loader import Dealt
 class Batches:
     """An iterator over this rank's batches, on the device.
 
-    `state_dict()` says where the next batch stands; `load_state_dict` goes on from there, in the middle of an epoch
-    too, before the first batch is taken.
+    `state_dict()` returns the position of the next batch. `load_state_dict()` continues from there, even inside
+    an epoch. It must be called before the first batch is taken.
     """
 
     def __init__(
@@ -39,11 +39,11 @@ class Batches:
         return self._place(dealt.batch)
 
     def state_dict(self) -> dict[str, int]:
-        """Return where the next batch stands, for `load_state_dict`."""
+        """Return the position of the next batch, for `load_state_dict`."""
         return {"epoch": self.cursor.epoch, "step": self.cursor.step, "seed": self.cursor.seed}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Go on from a saved place. The data, the seed and the global batch must be those of the saving run."""
+        """Continue from a saved position. Data, seed and global batch size must be those of the run that saved it."""
         if self._dealt is not None:
             raise WrongCommand("load_state_dict", why="a batch was taken already", remedy="load it before the loop")
         if state["seed"] != self.cursor.seed:

@@ -1,7 +1,8 @@
-"""Collectives among all ranks as library calls on any tensor. They block, or with wait=False return a handle.
+"""Collectives among all ranks, as library calls on any tensor. They block; with wait=False they return a handle.
 
-Autograd does not record them: a result has no history, even if x has. Half precision is added in float32, sent as
-float32 and rounded once. A name that ends with an underscore writes the result into x and returns x.
+Autograd does not record them: a result has no gradient history, even if x has one. Half-precision sums are sent and
+added in float32 and rounded once. A function whose name ends with an underscore writes the result into x and returns
+x.
 
 worker = paceline.join()
 mean = paceline.allreduce(x)
@@ -35,7 +36,7 @@ def allreduce(x: Tensor, *, average: bool = True, is_hierarchical_local: bool = 
 
 
 def allreduce_(x: Tensor, *, average: bool = True, is_hierarchical_local: bool = False, wait: bool = True) -> Any:
-    """Do what allreduce does, and write the result into x."""
+    """Call allreduce and write the result into x. Return x."""
     return _allreduce(x, average, is_hierarchical_local, wait, into(x))
 
 
@@ -64,7 +65,7 @@ def allgather(x: Tensor, *, wait: bool = True) -> Any:
 
 
 def gather_counts(comm: Any, rows: Tensor, name: str, *more: int) -> Tensor:
-    """Return a line for each rank: its number of rows, and `more`. All ranks must pass rows of one shape and dtype."""
+    """Return a table with a line per rank: its number of rows, then its `more`. Rows must agree in shape and dtype."""
     mine = torch.tensor([rows.shape[0], *more])
     table = torch.zeros(comm.size, mine.numel(), dtype=torch.int64)
     dtype = str(rows.dtype).removeprefix("torch.")
@@ -73,7 +74,7 @@ def gather_counts(comm: Any, rows: Tensor, name: str, *more: int) -> Tensor:
 
 
 def padded_to(rows: Tensor, count: int) -> Tensor:
-    """Return the rows with zeros behind them, as many as `count` in all."""
+    """Return `rows`, padded with zeros to `count` rows."""
     if rows.shape[0] == count:
         return rows
     padded = rows.new_zeros((count, *rows.shape[1:]))
@@ -104,7 +105,7 @@ def _broadcast(x: Tensor, root: int, wait: bool, finish: Finish) -> Any:
 
 
 def _node_comm(worker: Worker) -> Any:
-    """Return the comm of the ranks of this rank's node. Collective the first time."""
+    """Return the comm among the ranks of this rank's node. The first call is collective."""
     comm = worker.comm
     if worker.inside is None:
         worker.inside = comm.split(members(Cluster(comm.placement or (0,) * comm.size)))

@@ -1,9 +1,9 @@
-"""paceline's compressors on stock DDP, for frameworks that own the training loop.
+"""A comm hook that uses paceline's compressors in stock DDP, for frameworks that own the training loop.
 
     ddp_model.register_comm_hook(*paceline.comm_hook("feedback(topk(ratio=0.01))"))
 
-DDP calls the hook with one bucket of gradients after another. When the hook returns, the bucket holds the mean over
-ranks, which travelled compressed.
+DDP calls the hook with one bucket of gradients after another. The hook compresses a bucket and exchanges it; when it
+returns, the bucket holds the mean over ranks.
 """
 
 from __future__ import annotations
@@ -31,11 +31,10 @@ _LANE = Lane("gradient", needs_consensus=True, lossy_ok=True)
 def comm_hook(
     compress: str, model: nn.Module | None = None, *, loss_scale: bool = False
 ) -> tuple[Buckets, Callable[[Buckets, Any], Future[Tensor]]]:
-    """Return state and hook for `DistributedDataParallel.register_comm_hook`. Collective over the default group.
+    """Return the two arguments of `DistributedDataParallel.register_comm_hook`. Collective over the default group.
 
-    `compress` has the syntax of --compress and is refused for the same reasons. With `model`, errors name tensors
-    as the model does. With dgc the optimizer must have no momentum. Set `loss_scale` if a GradScaler checks the
-    gradients for infinity.
+    `compress` has the syntax and the restrictions of --compress. With `model`, errors name its tensors. With dgc
+    the optimizer must have no momentum. Set `loss_scale` if a GradScaler checks the gradients for infinity.
     """
     comm = around_process_group()
     machine = Machine(gpus=int(comm.backend == "nccl"))

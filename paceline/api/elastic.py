@@ -1,4 +1,4 @@
-"""This process as a member of an elastic job: what `paceline.join` returns there, and its share of the data."""
+"""The Worker that `paceline.join` returns in an elastic job, and its share of the data."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class EndRequest:
 
 
 class ElasticWorker(Worker):
-    """A member of an elastic job. Before it is in a group, rank and size are those it was started with."""
+    """This process as a member of an elastic job. Until it enters a group, rank and size are those of the start."""
 
     elastic = True
 
@@ -77,7 +77,7 @@ class ElasticWorker(Worker):
         return presence.comm.size if presence is not None and presence.inside else self._start
 
     def wrap(self, model: Any, optimizer: Any, membership: Elastic, clip_norm: float | None) -> ElasticPace:
-        """Train a model in this job. The group is entered with the first batch or step."""
+        """Return the ElasticPace that trains a model in this job. The first batch or step enters the group."""
         if self._presence is not None:
             raise WrongCommand("a second wrap() in an elastic job", why="one model is committed at a time")
         name = member_name(self._slot)
@@ -118,8 +118,8 @@ class ElasticWorker(Worker):
     ) -> Iterator[Any]:
         """Yield this member's shards of every global batch, on the device, until all epochs are committed.
 
-        The global batch is `batch_size` times the number of workers that the job was started with, whoever is there.
-        After a step that was taken back, its shards come again, dealt to those who are left.
+        The global batch is `batch_size` times the number of workers at the start of the job, even if members leave or
+        join. If a step was not committed, its shards are dealt again to the members that are left.
         """
         if unused.get("epoch") is not None:
             raise WrongCommand("batches(epoch=...) in an elastic job", why="the committed steps say where training is")
@@ -159,7 +159,7 @@ class ElasticWorker(Worker):
 
 
 def _indexable(data: Any, batch_size: int | None) -> tuple[Any, Any, int]:
-    """Return dataset, collate function and batch size of what a user passes; refuse what has no ids."""
+    """Return dataset, collate function and batch size for a user's data. Raises if samples have no indices."""
     from torch.utils.data import DataLoader, IterableDataset, default_collate
 
     loader = data if isinstance(data, DataLoader) else None

@@ -14,7 +14,8 @@ from paceline.comm.transport import Work
 class Handle:
     """A call in progress.
 
-    The result is converted to `dtype` if it was computed in another one. `finish` then makes of it what wait() returns.
+    The result is converted to `dtype` if it was computed in another one. wait() returns `finish(result)` if there is a
+    `finish`, else the result.
     """
 
     def __init__(
@@ -43,12 +44,12 @@ class Handle:
 
 
 def result_of(handle: Handle, wait: bool) -> Any:
-    """Wait for the result, or return the handle."""
+    """Return the result if `wait` is set, else the handle."""
     return handle.wait() if wait else handle
 
 
 def into(x: Tensor) -> Callable[[Tensor], Tensor]:
-    """Return a `finish` that writes the result into x and returns x."""
+    """Return a function for `finish` that writes the result into x and returns x."""
 
     def write(result: Tensor) -> Tensor:
         x.detach().copy_(result)

@@ -1,4 +1,4 @@
-"""The two calls that a user's own loop needs: `join` the other ranks, `wrap` model and optimizer.
+"""The two calls that a training loop needs: `join` connects to the other ranks, `wrap` takes model and optimizer.
 
     worker = paceline.join()
     pace = paceline.wrap(model, optimizer, strategy="allreduce")
@@ -6,7 +6,7 @@
         criterion(model(x), y).backward()
         pace.step()
 
-Works in a single process, under `paceline run`, torchrun, mpirun and srun.
+They work in a single process, and under `paceline run`, torchrun, mpirun and srun.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Worker:
 
     @property
     def comm(self) -> Any:
-        """Return the comm. All ranks must call it in one order, so an unfinished step is finished first."""
+        """Return the comm, after finishing an unfinished step, because all ranks must call it in the same order."""
         self._comm.check_process()
         for pace in self._paces:
             pace.finish()
@@ -107,12 +107,15 @@ class Worker:
 
         `batch_size` is per worker. With a dataset or a DataLoader over one, every sample is used once per epoch by
         one rank, and the sequence of samples depends only on the seed and the global batch, not on the number of
-        workers. With any other iterable, rank r takes batch r of every `size` batches. The last batch may be short:
-        its samples weigh as much as all others, and a rank without a sample gets a stand-in whose gradient has no
-        weight, so that all ranks make the same number of steps; `drop_last`, or that of the DataLoader, leaves it
-        out. `epoch` is the first epoch, which decides the order of samples; without it a call continues after the
-        last one. `training` says whether the batches are trained on; by default they are where gradients are enabled,
-        so that an evaluation under torch.no_grad() sees every sample once and no stand-in.
+        workers. With any other iterable, rank r takes batch r of every `size` batches.
+
+        The last global batch may be short. Its samples weigh as much as all others. A rank that gets none of them gets
+        another sample, whose gradient has weight 0, so that all ranks make the same number of steps. `drop_last`, or
+        that of the DataLoader, omits a short batch.
+
+        `epoch` is the first epoch; it decides the order of samples. Without it, a call continues after the epochs of
+        the previous call. `training` is whether the batches are trained on, by default whether gradients are enabled.
+        An evaluation under torch.no_grad() therefore gets every sample once, and no sample of weight 0.
         """
         first = self._next_epoch(data) if epoch is None else epoch
         self._epochs[id(data)] = (data, first + epochs)
@@ -140,13 +143,13 @@ class Worker:
         return Batches(begin, Cursor(first, 0, seed), took, self.device.place)
 
     def share_of(self, pace: Any) -> float | None:
-        """Return this rank's part of the samples of the step that `pace` makes now; None means equal parts."""
+        """Return this rank's fraction of the samples in the current step of `pace`; None means equal fractions."""
         recent = list(self._shares)[-pace.accumulate :]
         known = [share for share in recent if share is not None]
         return sum(known) / len(known) if recent and len(known) == len(recent) else None
 
     def _next_epoch(self, data: Any) -> int:
-        """Return the epoch after the last one of `data`, or the one that was set on its DistributedSampler since."""
+        """Return the epoch after the last one of `data`, or the epoch that its DistributedSampler was set to since."""
         after, sampler = self._epochs.get(id(data), (data, 0))[1], sampler_epoch(data)
         return after if sampler is None or sampler == after - 1 else sampler
 
@@ -163,7 +166,7 @@ class Worker:
                 )
 
     def add(self, pace: Pace) -> None:
-        """Register a wrapped model. Several exchange in turn, because backward may reach them in any order."""
+        """Register a wrapped model. Several models exchange in turn, because backward may reach them in any order."""
         self._paces.append(pace)
         pace.share = lambda: self.share_of(pace)
         for each in self._paces if len(self._paces) > 1 else ():
@@ -187,7 +190,7 @@ class Worker:
                     self.end_group()
 
     def leave(self) -> None:
-        """Leave the job at exit. An exception here would not change the exit code by itself."""
+        """Leave the job at interpreter exit. An error ends the process with code 1; a CallMismatch is only printed."""
         try:
             self.close("failed" if hasattr(sys, "last_value") else "")
         except CallMismatch as problem:
@@ -208,10 +211,10 @@ class Worker:
 
 
 def join(*, comm: str | None = None, deadline: float | None = None, process_group: bool = False) -> Worker:
-    """Connect to the other ranks and return this process's Worker. The launcher's settings win over the arguments.
+    """Connect to the other ranks and return this process's Worker. Settings of the launcher override the arguments.
 
     `process_group=True` also makes torch's default process group (gloo, or nccl on GPUs), for scripts that use
-    DistributedSampler or call torch.distributed themselves. One that exists is used and never replaced.
+    DistributedSampler or call torch.distributed themselves. An existing default group is used and never replaced.
     In a server process this call does not return: it serves until the workers are done, then ends the process.
     """
     launched = _launched()
@@ -278,7 +281,7 @@ def wrap(
     private_gradients: bool = False,
     profile: str | None = None,
 ) -> Pace:
-    """Train `model` together with the other ranks. Explicit choices of the launcher win over the arguments.
+    """Return a Pace that trains `model` together with the other ranks. Options of the launcher override arguments.
 
     `profile` is a record or a profile with layer times, for schedules that would otherwise measure them.
     `compress` is an older name of `compressor`.
@@ -349,14 +352,14 @@ def _wrap_elastic(worker: Worker, run: Run, model: Any, optimizer: Any, clip_nor
 
 
 def _one_of(compressor: str | None, compress: str | None) -> str | None:
-    """Return the compressor under either of its names."""
+    """Return the compressor, which may be passed under either name. Raises WrongCommand if both are passed."""
     if compressor is not None and compress is not None:
         raise WrongCommand("compressor beside compress", why="the second is an older name", remedy="compressor=...")
     return compressor if compress is None else compress
 
 
 def _reference(run: Run, launched: Mapping[str, Any], model: Any, optimizer: Any, settings: Mapping[str, Any]) -> Any:
-    """Return a reference in place of a Pace; only a race may ask for one."""
+    """Return a reference instead of a Pace. Raises WrongCommand outside of a race."""
     if MEASURE not in os.environ or "strategy" not in launched:
         raise WrongCommand(f"strategy {run.strategy}", why="a reference cannot be wrapped", remedy="strategy allreduce")
     from paceline.train.references.ddp import OwnLoopDdp
@@ -368,7 +371,7 @@ def _reference(run: Run, launched: Mapping[str, Any], model: Any, optimizer: Any
 
 
 def _watched(pace: Any, worker: Worker) -> Any:
-    """In a race, time the updates and write them for the launcher when the process ends."""
+    """Return the pace. In a race, also time its updates, and write the times when the process ends."""
     if MEASURE in os.environ and "PACELINE_JOB" in os.environ:
         from paceline.train.steplog import StepLog
 

@@ -1,4 +1,4 @@
-"""Collectives among neighbors as library calls on any tensor. They block, or with wait=False return a handle.
+"""Collectives among neighbors, as library calls on any tensor. They block; with wait=False they return a handle.
 
 Every rank makes the call, even one without neighbors, because ranks compare their calls.
 
@@ -44,11 +44,11 @@ def neighbor_allreduce(
     push: bool = False,
     wait: bool = True,
 ) -> Any:
-    """Return self_weight x + sum_j src_weights[j] dst_weights_of_j[me] x_j, or the mean by a topology's weights.
+    """Return self_weight x + sum_j src_weights[j] dst_weights_of_j[me] x_j, or without weights, the topology's mean.
 
-    Explicit weights may name any edges; a list of ranks stands for weights of 1. All ranks first compare who sends
-    and who receives, and a mismatch raises on all of them. With `push`, the topology's weights are those of push-sum,
-    whose columns sum to one.
+    Explicit weights may name any edges; a list of ranks means weights of 1. Ranks first compare who sends to whom; a
+    mismatch raises on all ranks. With `push`, the weights of the topology are those of push-sum, whose columns sum to
+    one.
     """
     return _mixed(x, topology, step, self_weight, src_weights, dst_weights, push, wait, None)
 
@@ -64,7 +64,7 @@ def neighbor_allreduce_(
     push: bool = False,
     wait: bool = True,
 ) -> Any:
-    """Do what neighbor_allreduce does, and write the result into x."""
+    """Call neighbor_allreduce and write the result into x. Return x."""
     return _mixed(x, topology, step, self_weight, src_weights, dst_weights, push, wait, into(x))
 
 
@@ -77,7 +77,7 @@ def neighbor_allgather(
     dst_ranks: Sequence[int] | None = None,
     wait: bool = True,
 ) -> Any:
-    """Return the tensors of the ranks that this rank hears, joined along the first dimension in rank order.
+    """Return the tensors that this rank's sources send, joined along the first dimension in rank order.
 
     The first dimension may differ from rank to rank. Neighbors are those of the topology at `step`, or `src_ranks`
     and `dst_ranks`; a side that is left out accepts any peer. The rank's own tensor is not part of the result.
@@ -114,9 +114,9 @@ def pair_gossip(
     pair_weight: float | None = None,
     wait: bool = True,
 ) -> Any:
-    """Return self_weight x + pair_weight x_target, the mean by default. Two ranks must name each other.
+    """Return self_weight x + pair_weight x_target; by default the mean. The two ranks of a pair must name each other.
 
-    All ranks make the call; one without a partner passes None and gets its own tensor.
+    All ranks must make the call. A rank without a partner passes None and gets its own tensor.
     """
     _check_fractions(x, "pair_gossip")
     peer = [] if target_rank is None else [target_rank]
@@ -139,10 +139,10 @@ def hierarchical_neighbor_allreduce(
     dst_machine_weights: Weights = None,
     wait: bool = True,
 ) -> Any:
-    """Average inside each node, then with neighboring nodes; all ranks of a node get the same bits.
+    """Return the average inside each node, mixed with neighboring nodes. All ranks of a node get the same bits.
 
-    Nodes mix by the topology, or by weights that name nodes, the same on all ranks of a node. Calls with the same
-    topology share memory: an unfinished call is finished before the next one starts.
+    Nodes mix by the topology, or by explicit weights of nodes, which must be equal on all ranks of a node. Calls with
+    the same topology share memory, so an unfinished call is finished before the next one starts.
     """
     weights = self_weight, src_machine_weights, dst_machine_weights
     return _through_nodes(x, topology, step, weights, wait, None)
@@ -158,7 +158,7 @@ def hierarchical_neighbor_allreduce_(
     dst_machine_weights: Weights = None,
     wait: bool = True,
 ) -> Any:
-    """Do what hierarchical_neighbor_allreduce does, and write the result into x."""
+    """Call hierarchical_neighbor_allreduce and write the result into x. Return x."""
     weights = self_weight, src_machine_weights, dst_machine_weights
     return _through_nodes(x, topology, step, weights, wait, into(x))
 
@@ -191,7 +191,7 @@ def _mix(x: Tensor, row: Mixing, key: str, wait: bool, finish: Finish) -> Any:
 
 
 def _copying(rank: int, heard: Sequence[Sequence[int]], k: int) -> Mixing:
-    """Return the mixing that copies the tensor of a rank's k-th source bit by bit."""
+    """Return the Mixing that copies the tensor of a rank's k-th source, without averaging."""
     source = heard[rank][k] if k < len(heard[rank]) else None
     targets = tuple(peer for peer, sources in enumerate(heard) if k < len(sources) and sources[k] == rank)
     return Mixing(1.0, (), targets) if source is None else Mixing(0.0, ((source, 1.0),), targets)
@@ -226,7 +226,7 @@ def _through_nodes(
 
 
 class _WrittenNodes(NodesChannel):
-    """Nodes that mix by weights of the caller instead of a topology's."""
+    """The channel of nodes that mix by weights of the caller instead of a topology."""
 
     mixing: Mixing
 

@@ -3,7 +3,8 @@
     paceline.broadcast_parameters(model.state_dict(), root_rank=0)
     paceline.broadcast_optimizer_state(optimizer, root_rank=0)
 
-`wrap` does the first by itself, so a loop with wrap needs neither, unless only one rank has loaded a checkpoint.
+`wrap` already broadcasts the parameters. A loop with `wrap` needs these calls only if one rank alone has loaded a
+checkpoint.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ Named = Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]
 
 
 def broadcast_parameters(params: Named, root_rank: int = 0) -> None:
-    """Write the root's tensors into those of all ranks: a state_dict, or the pairs of named_parameters().
+    """Write the tensors of the root into those of all ranks. `params` is a state_dict, or named_parameters().
 
-    Ranks compare number, names, shapes and dtypes, and raise if they differ.
+    Ranks compare the number, names, shapes and dtypes of tensors, and raise if these differ.
     """
     comm = current().comm
     named = list(params.items() if isinstance(params, Mapping) else params)
@@ -53,10 +54,10 @@ def broadcast_parameters(params: Named, root_rank: int = 0) -> None:
 
 
 def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int = 0) -> None:
-    """Load the root's optimizer state on all ranks: parameter groups with their settings, and the state of parameters.
+    """Load the root's optimizer state on all ranks: parameter groups with settings, and the state of parameters.
 
-    The other ranks need no state of their own yet. Nothing is pickled: a state may hold tensors, numbers, texts,
-    lists, tuples and dicts.
+    The other ranks need not have any state yet. Nothing is pickled: a state may hold tensors, numbers, texts, lists,
+    tuples and dicts.
     """
     comm, payload, problem = current().comm, b"", ""
     if comm.rank == root_rank:
@@ -80,7 +81,7 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int =
 
 
 def _on_cpu(value: Any) -> Any:
-    """Return the state with all tensors on the CPU; load_state_dict puts them beside their parameters again."""
+    """Return the state with all tensors on the CPU. load_state_dict moves them to the device of their parameters."""
     if isinstance(value, Tensor):
         return value.detach().cpu()
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Weights of neighbors as users write them: all parties compare them, so that a mismatch raises on all ranks."""
+"""Explicit weights of neighbors. All ranks or nodes compare them, so that a mismatch raises on all ranks."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _OPEN, _ABSENT = float("inf"), float("nan")
 
 
 def topology_of(comm: Any, topology: str | Any) -> tuple[Any, View]:
-    """Return the member for a topology in words, checked for this comm, and this rank's view."""
+    """Return the topology and this rank's view. Raises if the topology does not fit the comm."""
     member = topologies.MENU.make(topology) if isinstance(topology, str) else topology
     member.check(comm.size, len(set(comm.placement)) or 1)
     return member, View(comm.rank, comm.size, comm.placement)
 
 
 def row_of(comm: Any, topology: str | Any, step: int, push: bool) -> Mixing:
-    """Return this rank's row of a topology at a step."""
+    """Return this rank's Mixing by a topology at a step; with `push`, the one of push-sum."""
     member, view = topology_of(comm, topology)
     if push:
         return split_mass(member, view, step)
@@ -44,9 +44,9 @@ def refuse_biased(topology: Any, size: int, nodes: int) -> None:
 
 
 class Agreed:
-    """The weights of all parties (ranks or nodes), after a check that both ends name each edge.
+    """The weights of all parties (ranks or nodes). The constructor raises unless both ends of each edge name it.
 
-    A side without weights accepts any peer with weight 1.
+    An end without weights accepts any peer, with weight 1.
     """
 
     def __init__(self, hears: Tensor, sends: Tensor, what: str, party: str = "rank") -> None:
@@ -57,11 +57,11 @@ class Agreed:
             raise WrongCommand(what, why="; ".join(problems[:3]), remedy="make both sides name the edge")
 
     def sources(self, party: int) -> list[int]:
-        """Return whom a party hears, in ascending order."""
+        """Return the parties that send to `party`, in ascending order."""
         return [j for j in range(self.count) if _edge(self._hears, self._sends, party, j)]
 
     def row(self, party: int, self_weight: float | None = None) -> Mixing:
-        """Return the mixing of a party; without a weight of its own it keeps the rest to one."""
+        """Return the Mixing of a party. Without `self_weight`, it keeps one minus the sum of its source weights."""
         sources = [(j, _weight(self._hears, party, j) * _weight(self._sends, j, party)) for j in self.sources(party)]
         targets = tuple(i for i in range(self.count) if _edge(self._hears, self._sends, i, party))
         keep = 1.0 - sum(weight for _, weight in sources) if self_weight is None else self_weight
@@ -79,7 +79,7 @@ def agree_ranks(comm: Any, src: Weights, dst: Weights, what: str) -> Agreed:
 def agree_nodes(
     comm: Any, nodes: Sequence[Sequence[int]], self_weight: float | None, src: Weights, dst: Weights, what: str
 ) -> Mixing:
-    """Gather all ranks' weights of nodes, check them, and return the mixing of this rank's node."""
+    """Gather the weights of nodes from all ranks, check them, and return the Mixing of this rank's node."""
     node = next(k for k, ranks in enumerate(nodes) if comm.rank in ranks)
     rows = [_row_to_gather(node, len(nodes), weights) for weights in (src, dst)]
     keep = torch.full_like(rows[0], _ABSENT if self_weight is None else self_weight)
@@ -131,7 +131,7 @@ def _mismatch(hears: Tensor, sends: Tensor, i: int, j: int, party: str) -> Seque
 
 
 def _edge(hears: Tensor, sends: Tensor, i: int, j: int) -> bool:
-    """Return whether j sends to i: both name the edge, or one names it and the other accepts any peer."""
+    """Return whether j sends to i: both name the edge, or one names it and the other has no weights."""
     both = not torch.isnan(hears[i, j]) and not torch.isnan(sends[j, i])
     return i != j and both and not (hears[i, j] == _OPEN and sends[j, i] == _OPEN)
 

@@ -1,13 +1,13 @@
-"""One-sided averaging as a library call: write into neighbors' memory and mix what has arrived, without waiting.
+"""One-sided averaging as library calls: write into the memory of neighbors, and mix what has arrived, without waiting.
 
     win = paceline.window(x, topology="ring")
-    win.put(x)                 my buffer on every target becomes x             win.update()    mean of own and arrived
-    win.accumulate(x)          it grows by a share of x, which leaves here     win.collect()   own plus all that arrived
-    win.get()                  my buffers become what the sources hold
+    win.put(x)          set this rank's buffer on every target to x            win.update()    mean of own x and buffers
+    win.accumulate(x)   move a share of x into this rank's buffer on targets   win.collect()   own x plus all buffers
+    win.get()           set the local buffers to the values of the sources
 
-Every x travels with its mass p, one more element of the same buffer that starts at 1. `accumulate` and `collect` only
-move mass: the sums of x and of p over all ranks and buffers never change, in whatever order ranks call, and x / p
-converges to the mean of all ranks on any connected graph.
+Every x travels with its mass p, one more element of the same buffer, which starts at 1. `accumulate` and `collect`
+only move x and p: their sums over all ranks and buffers never change, in whatever order ranks call. So x / p converges
+to the mean of all ranks on any connected graph.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 def window(
     x: Tensor | None = None, *, name: str | None = None, topology: str | Any = "exp2", zero_init: bool = True
 ) -> Window:
-    """Create a window with the value x on this rank (collective), or without x return the window of that name.
+    """Create a window with the value x on this rank. Collective. Without x, return the existing window `name`.
 
-    Buffers start empty, or with zero_init=False as if every source had put this rank's own x there.
+    Buffers start empty. With zero_init=False, they start with this rank's own x, as if every source had put it there.
     """
     worker = current()
     if x is None:
@@ -93,7 +93,7 @@ class Window:
 
     @property
     def p(self) -> float:
-        """Return the mass that belongs to x: 1, unless accumulate and collect moved it."""
+        """Return the mass of x. It is 1, unless accumulate or collect has moved mass."""
         return float(self._own[-1])
 
     @property
@@ -142,7 +142,7 @@ class Window:
         return self._keep(works, rest if self_weight is None else self_weight, wait)
 
     def get(self, src_weights: Weights | None = None, *, wait: bool = True) -> Any:
-        """Set the buffer of each source to weight * its current value; for all sources, or those in src_weights."""
+        """Set the buffer of each source (or of those in src_weights) to weight * the current value of that source."""
         self._check_live()
         weights = self._checked(src_weights, self.sources, "gets from", dict.fromkeys(self.sources, 1.0))
         return self._keep([self._buffers.get(source, weight) for source, weight in weights.items()], 1.0, wait)
@@ -155,7 +155,7 @@ class Window:
         reset: bool = False,
         normalize: bool = True,
     ) -> Tensor:
-        """Replace the value by its weighted mean with the buffers, and p by 1.
+        """Set the value to the weighted mean of itself and the buffers, and p to 1. Return the new value.
 
         (self_weight x + sum_j w_j x_j) / (self_weight p + sum_j w_j p_j) over the sources that have written. Weights
         default to the topology's. `reset` clears the buffers that were read; otherwise they count again next time. With
@@ -174,7 +174,7 @@ class Window:
         return self.x
 
     def collect(self) -> Tensor:
-        """Add all buffers to this rank's x and p, and clear them."""
+        """Add all buffers to this rank's x and p, and clear the buffers. Return x."""
         self._check_live()
         for source in self.sources:
             self._buffers.fold(source, self._own, clear=True)
@@ -188,7 +188,7 @@ class Window:
 
     @contextlib.contextmanager
     def mutex(self, ranks: int | Iterable[int], deadline: float | None = None) -> Iterator[None]:
-        """Hold the mutexes of these ranks inside the with-block; their users decide what they protect."""
+        """Hold the mutexes of these ranks inside the with-block. Callers decide what a mutex protects."""
         self._check_live()
         wanted = sorted({ranks} if isinstance(ranks, int) else set(ranks))
         if wanted and not 0 <= wanted[0] <= wanted[-1] < self._view.size:
@@ -237,7 +237,7 @@ class Window:
         return 1.0 - sum(weights.values()) if self_weight is None else self_weight, weights
 
     def _checked(self, weights: Weights | None, known: tuple[int, ...], does: str, default: Weights) -> Weights:
-        """Return the user's weights, or the default without them. Raises if they name a rank that is no neighbor."""
+        """Return the user's weights, or `default` if there are none. Raises if they name a rank that is no neighbor."""
         strangers = sorted(set(weights or ()) - set(known))
         if strangers:
             raise WrongCommand(
@@ -270,7 +270,7 @@ def _check_tensor(x: Tensor) -> None:
 
 
 def _agree(comm: Comm, x: Tensor, name: str, topology: Any, zero_init: bool, *, taken: bool) -> None:
-    """Compare the arguments of all ranks, so that all raise or none does."""
+    """Compare the arguments of all ranks. Either all ranks raise, or none does."""
     mine = [
         int(taken),
         int(zero_init),

@@ -1,1 +1,1 @@
-"""From autograd to the wire: arenas, the pure dispatcher, and what binds them."""
+"""The path of gradients from autograd to the comm: arenas, dispatchers, and the engine that connects them."""

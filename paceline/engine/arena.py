@@ -1,11 +1,11 @@
-"""All tensors that travel in one dtype as one vector, twice: what leaves this rank, and what comes back.
+"""An arena: two vectors over all tensors that travel in one dtype. One is sent, the other holds what comes back.
 
     source   | grad 0 | grad 1 | ... | tail |      written by this rank only
     result   | mean 0 | mean 1 | ... | tail |      combined among ranks; on shm one memory for the whole host
 
-The source is filled by moving fresh gradients into it; `p.grad` becomes a view of the result, or of
-a private mapping of it where ranks share it. The tail carries
-a flag per gradient (see Layout), or the mass of push_sum; a lane of parameters has none.
+Fresh gradients are moved into the source. `p.grad` becomes a view of the result, or of a private mapping of the
+result if ranks share its memory. The tail holds a flag per gradient (see Layout), or the mass of push_sum; a lane of
+parameters has no tail.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from paceline.types import Layout, Slot
 
 
 class Lease:
-    """A comm whose memory can be given back: all that was allocated through it, at once."""
+    """A wrapper of a comm that remembers its allocations, so that all of them can be released at once."""
 
     def __init__(self, comm: Any) -> None:
         self._comm = comm
@@ -48,14 +48,15 @@ class Lease:
         self._taken = []
 
     def __getattr__(self, name: str) -> Any:
-        """In all else it is the comm."""
+        """Pass all other attributes on to the comm."""
         return getattr(self._comm, name)
 
 
 class Arena:
-    """Tensors that look like `likes`, in that order, of their dtype or another. Changing the order moves no memory.
+    """The memory of tensors with the shapes of `likes`, in that order. Changing the order moves no memory.
 
-    The constructor makes the layout; `enter` allocates, and may be called again for another group.
+    They travel in `dtype`, by default that of `likes`. The constructor computes the layout. `enter` allocates memory,
+    and may be called again for another group.
     """
 
     def __init__(
@@ -81,7 +82,10 @@ class Arena:
         self._lay_out(names, likes)
 
     def enter(self, memory: Comm) -> None:
-        """Allocate in the memory of a group and forget that of the last one; a codec keeps its state. Collective."""
+        """Allocate memory from the comm of a group, and release that of the previous group. Collective.
+
+        A codec keeps its state.
+        """
         old = self.source
         if self._memory is not None:
             self.close()
@@ -103,7 +107,7 @@ class Arena:
         self.layout = Layout(slots, self.dtype.itemsize, tail=self._tail)
 
     def _bind(self) -> None:
-        """Bind the compressor to the layout and the memory of now; a codec keeps its state."""
+        """Bind the compressor to the current layout and memory. The new codec takes over the state of the old one."""
         kept = None if self.codec is None else self.codec.state()
         self._payloads.give_back()
         self.codec = self._compressor.bind(self.layout, self._payloads, self.dtype, self._shares)
@@ -118,14 +122,14 @@ class Arena:
         self.tail.fill_(1)
 
     def reorder(self, order: Sequence[int]) -> None:
-        """Lay the slots out in a new order; between steps only. What a codec keeps moves along with its slot."""
+        """Put the slots into a new order. Call it between steps only. The state of a codec moves with its slots."""
         self._lay_out([self._names[i] for i in order], [self._likes[i] for i in order])
         if self._memory is not None:
             self._bind()
             self._make_views()
 
     def close(self) -> None:
-        """Nothing leaves or comes back any more; memory goes with the last gradient that somebody holds."""
+        """Release source and result. The memory is freed with the last gradient that still refers to it."""
         if self._memory is not None:
             self._payloads.give_back()
             self._memory.release(self.source)
@@ -135,24 +139,24 @@ class Arena:
         self.private = None
 
     def views(self, vector: Tensor) -> list[Tensor]:
-        """A vector of this layout as tensors of the original shapes and memory formats."""
+        """Return views of a vector, one per slot, with the original shapes and memory formats."""
         return [
             _shaped(vector[start : start + like.numel()], like)
             for start, like in zip(self.layout.offsets, self._likes, strict=False)
         ]
 
     def counts(self) -> list[float]:
-        """How many ranks had a gradient for each slot."""
+        """Return for each slot how many ranks had a gradient."""
         return [float(count) for count in self.result[self.layout.offsets[-1] :].tolist()]
 
     @property
     def mean(self) -> Tensor:
-        """The result without its flags."""
+        """Return the result without its tail."""
         return self.result[: self.layout.offsets[-1]]
 
 
 def _usable(view: PrivateMemory | None) -> PrivateMemory | None:
-    """Return the view if the kernel tells what was written through it; not every sandbox does."""
+    """Return the private view if the kernel reports which pages were written, else None. Some sandboxes do not."""
     return view if view is not None and view.works() else None
 
 
@@ -163,12 +167,12 @@ def _shaped(flat: Tensor, like: Tensor) -> Tensor:
 
 
 def sides_of(like: Tensor) -> tuple[int, ...]:
-    """In the order of memory, slowest first: what lies in the arena is a matrix of these rows and columns."""
+    """Return the sizes of a tensor's dimensions in memory order, slowest first, as the tensor lies in the arena."""
     if like.is_contiguous() or not _dense(like):
         return tuple(like.shape)
     return tuple(like.shape[side] for side in sorted(range(like.dim()), key=like.stride, reverse=True))
 
 
 def _dense(tensor: Tensor) -> bool:
-    """Whether a tensor fills its memory without holes or overlaps, as channels_last tensors do."""
+    """Return whether a tensor fills its memory without holes or overlaps, as channels_last tensors do."""
     return torch._prims_common.is_non_overlapping_and_dense_or_false(tensor)

@@ -1,4 +1,4 @@
-"""What a link looks like to chunks that a compressor shrinks: plans count dense bytes, the wire does not."""
+"""Convert a link for compressed chunks. Plans count uncompressed bytes; the link carries compressed ones."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from paceline.types import Chunk, Layout, Link
 
 
 def seconds_of(wires: Sequence[Wire], size: int, link: Link) -> float:
-    """What the rounds of one chunk take among `size` ranks, one after another."""
+    """Return the seconds that the rounds of one chunk take among `size` ranks, one after another."""
     return sum(link.seconds(_as_sum(wire, size)) for wire in wires)
 
 
 def coded_link(link: Link, compressor: Compressor, layout: Layout, size: int) -> Link:
-    """A link on which dense bytes take what their coded form takes on `link`: its rounds, and as many bytes."""
+    """Return a link on which an uncompressed chunk takes as long as its compressed rounds take on `link`."""
     wires = compressor.wires(layout, Chunk(0, 0, layout.body), size)
     nbytes = sum(_as_sum(wire, size) for wire in wires)
     if not nbytes:
@@ -23,7 +23,7 @@ def coded_link(link: Link, compressor: Compressor, layout: Layout, size: int) ->
 
 
 def _as_sum(wire: Wire, size: int) -> float:
-    """Bytes of the sum in which a rank receives as much as in this round."""
+    """Return the bytes of an all-reduce in which a rank receives as much as in this round."""
     if wire.combine == "sum" or size == 1:
         return wire.nbytes
     received = wire.nbytes * (size - 1 if wire.combine == "gather" else 1)

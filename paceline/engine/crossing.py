@@ -1,12 +1,12 @@
-"""An engine whose units may come back as late as the next forward needs them.
+"""An engine for schedules that cross the step: its exchange may continue during the forward of the next step.
 
     backward of t            | step() |  forward of t+1
     offer offer offer offer   close      need(first layer) need(second) ...        finish
        \\     \\ leave        \\ leave       back                 back
 
-Within a step rank 0 leads: it picks the ready chunk that is needed first, keeps to a credit, and says what it picked
-on a board; the others send in that order. All units of a step are back before the first gradient of the next enters
-the arena. The first steps, until the plan is made, do not cross.
+Within a step, rank 0 leads. It picks the ready chunk that forward needs first, within a limit of bytes under way (the
+credit), and announces its choice on a Board. The other ranks send in that order. All units of a step are back before
+the first gradient of the next step enters the arena. Steps before the plan is made do not cross.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from paceline.types import Unit
 
 
 class CrossingEngine(Engine):
-    """`crossing` is whether the plan is made; `settled` whether nothing is under way."""
+    """An engine that crosses the step. `crossing`: the plan is made. `settled`: nothing is under way."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         self.crossing, self.settled = False, True
@@ -43,7 +43,7 @@ class CrossingEngine(Engine):
         self._dispatcher = way.dispatcher(self.step_plan, self.urgency, leads=self.comm.rank == 0)
 
     def _free_board(self) -> None:
-        """A board of a process group is used again; one in memory goes with its last reference."""
+        """Give back the Board of the old plan, if there is one."""
         board, self._board = self._board, None
         if board is not None:
             board.free()
@@ -72,7 +72,7 @@ class CrossingEngine(Engine):
         self.advance()
 
     def close(self) -> None:
-        """Backward is over: slots without a gradient get a zero and a lowered flag. Waits for nothing."""
+        """End backward: slots without a gradient get zeros and flag 0, and are offered. Does not wait."""
         if self._absent is not None:
             return
         self._absent = self.missing()
@@ -83,7 +83,7 @@ class CrossingEngine(Engine):
         self.advance()
 
     def advance(self) -> None:
-        """Whatever can go on without waiting, does."""
+        """Do everything that can be done without waiting: start rounds, take results, follow the choices of rank 0."""
         super().advance()
         if not self.crossing:
             return
@@ -97,7 +97,7 @@ class CrossingEngine(Engine):
             self._follow(chunk)
 
     def need(self, slots: Iterable[int]) -> None:
-        """Until everything that these slots and their flags travel in is back."""
+        """Wait until all chunks that contain these slots, or their flags, are back."""
         self.advance()  # for a layer that need not wait, too: otherwise nothing would move while it runs
         due = {chunk for slot in slots for chunk in self._covers[slot]} - self._back
         if not due:
@@ -127,7 +127,7 @@ class CrossingEngine(Engine):
         self.settled = True
 
     def _drain(self) -> None:
-        """Chunks that no slot needs, if a schedule makes such."""
+        """Wait for chunks that no slot needs, if the schedule made any."""
         while len(self._back) < len(self.chunks):
             self._retire() if self._flying else self._follow(self._board.hear())  # type: ignore[union-attr]
 
@@ -156,5 +156,5 @@ class CrossingEngine(Engine):
 
 
 def engine_of(way: Way) -> type[Engine]:
-    """The engine whose units travel that way."""
+    """Return the class of engine for a way."""
     return CrossingEngine if way.crosses else Engine

@@ -1,11 +1,11 @@
-"""Where compute and communication run beside each other: two lanes that wait for each other, never the host.
+"""Devices: compute and communication are two lanes that wait for each other without blocking the host.
 
     compute        ... backward ...  mark            ...            rejoin   update
                                         \\                          /
     communication                        sending(mark): all-reduce
 
-On a CPU there is one lane and nothing to do. On CUDA the lanes are streams, marks are events. The fake writes
-down what was asked, so that tests can assert the order without a GPU. The CUDA lane has not run on a GPU yet.
+On a CPU there is one lane and nothing to do. On CUDA the lanes are streams and marks are events. RecordingDevice
+records the calls, so that tests can check their order without a GPU. The CUDA lane has not run on a GPU yet.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ class Device(Protocol):
     kind: str
 
     def mark(self) -> Any:
-        """A point on the compute lane, after everything enqueued so far."""
+        """Return a mark on the compute lane, after everything enqueued so far."""
 
     def sending(self, mark: Any) -> contextlib.AbstractContextManager[None]:
-        """Run the work that is started inside on the communication lane, after the mark."""
+        """Return a context. Work that is started inside it runs on the communication lane, after the mark."""
 
     def rejoin(self) -> None:
-        """The compute lane goes on only after what the communication lane has enqueued so far."""
+        """Make the compute lane wait for everything that is enqueued on the communication lane."""
 
     def place(self, batch: Any) -> Any:
-        """A batch on this device."""
+        """Return a batch on this device."""
 
     def place_model(self, model: Any) -> Any: ...
 
@@ -89,7 +89,7 @@ class CudaDevice:
 
 
 class RecordingDevice:
-    """Computes on the CPU and writes down what a device was asked, for tests."""
+    """A device for tests. It computes on the CPU and records all calls."""
 
     kind = "recording"
 
@@ -120,7 +120,7 @@ class RecordingDevice:
 
 
 def move(batch: Any, target: torch.device) -> Any:
-    """Tensors of a batch, however nested, on a device."""
+    """Return a batch with all its tensors on a device. Dicts, lists and tuples may be nested."""
     if isinstance(batch, torch.Tensor):
         return batch.to(target, non_blocking=True)
     if isinstance(batch, dict):
@@ -131,5 +131,5 @@ def move(batch: Any, target: torch.device) -> Any:
 
 
 def find(index: int = 0) -> Device:
-    """The device that this process should train on."""
+    """Return the device to train on: the GPU with this index if CUDA is available, else the CPU."""
     return CudaDevice(index) if torch.cuda.is_available() else CpuDevice()

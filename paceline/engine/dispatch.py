@@ -1,19 +1,19 @@
-"""Which unit may leave now: pure, no I/O, no clock, no torch.
+"""Dispatchers decide which unit may leave next. They are pure: no I/O, no clock, no torch.
 
-A dispatcher is told what happened and answers with the units that may leave. The engine feeds it from autograd
-hooks; a simulator can feed it from an event heap and gets the same decisions, as does whoever replays a log.
+The caller reports events to a dispatcher, and gets back the units that may leave. The engine reports them from
+autograd hooks. A simulator can report them from an event heap, and gets the same decisions.
 
     begin(step)       a step began
     ready(slot)       a slot of an arena is filled on this rank
-    need(slot)        the forward of the next step has come to the layer of a slot
+    need(slot)        the forward of the next step has reached the layer of a slot
     announced(chunk)  rank 0 has let a chunk leave
     back(unit)        a unit has been combined among all ranks
 
-Collectives must be called in one order on all ranks. Three ways to have one:
+All ranks must call collectives in the same order. There are three ways to choose that order:
 
-    Dispatcher     the order of the plan, whatever the order in which gradients became ready here
-    Leader         rank 0 takes the ready chunk that is needed first, within a credit of bytes, and says so;
-    Follower       the others send what it said, in that order, each when it is ready here
+    Dispatcher     the order of the plan, no matter in which order gradients become ready on this rank
+    Leader         rank 0 takes the ready chunk that forward needs first, within a credit of bytes, and announces it;
+    Follower       the other ranks send in the announced order, each chunk once it is ready there
     Decoupled      first phases in the order of the plan, then second phases in the order of need
 """
 
@@ -26,7 +26,7 @@ from paceline.types import Unit
 
 
 class Dispatcher:
-    """`needs[k]` are the slots that chunk k waits for."""
+    """Lets chunks leave in the order of the plan. `needs[k]` are the slots that chunk k waits for."""
 
     def __init__(self, needs: Sequence[Sequence[int]], *, phases: int = 1) -> None:
         self._needs = [tuple(slots) for slots in needs]
@@ -72,10 +72,9 @@ class Dispatcher:
 
 
 class Leader(Dispatcher):
-    """The ready chunk with the smallest `urgency` leaves first; at most `credit` bytes are under way.
+    """The dispatcher of rank 0. Of the ready chunks, the one with the smallest `urgency` leaves first.
 
-    No waiting chunk is more urgent than the one that leaves. A chunk that is larger than the credit
-    leaves alone.
+    At most `credit` bytes are under way. A chunk that is larger than the credit leaves when nothing else is under way.
     """
 
     def __init__(
@@ -97,7 +96,7 @@ class Leader(Dispatcher):
         return self._take([chunk for chunk in self._waiting_for.get(slot, ()) if self._missing[chunk] == 0])
 
     def need(self, slot: int) -> list[Unit]:
-        """A layer waits: its chunks come before all others, which only matters if forward takes another way."""
+        """Move the chunks of a waiting layer before all others. It has an effect if forward runs in another order."""
         due = [chunk for chunk in self._waiting_for.get(slot, ()) if chunk not in self._left]
         self._urgent.update(due)
         return self._take([chunk for chunk in due if self._missing[chunk] == 0])
@@ -127,7 +126,7 @@ class Leader(Dispatcher):
 
 
 class Follower(Dispatcher):
-    """Chunks leave in the order in which rank 0 said them."""
+    """The dispatcher of all ranks but 0. Chunks leave in the order that rank 0 has announced."""
 
     def begin(self, step: int) -> list[Unit]:
         self._order: list[int] = []
@@ -135,7 +134,7 @@ class Follower(Dispatcher):
 
     @property
     def listening(self) -> bool:
-        """Whether rank 0 has more to say in this step."""
+        """Return whether rank 0 has more chunks to announce in this step."""
         return len(self._order) < len(self._needs)
 
     def announced(self, chunk: int) -> list[Unit]:
@@ -151,9 +150,10 @@ class Follower(Dispatcher):
 
 
 class Decoupled(Dispatcher):
-    """Phase 0 of all chunks in the order of the plan; then phase 1 in the order of need, each when its phase 0 is back.
+    """Lets phase 0 of all chunks leave in the order of the plan, then phase 1 in the order in which forward needs them.
 
-    No second phase leaves before the last first phase: so all ranks call in one order, whatever comes back first.
+    Phase 1 of a chunk also waits until its phase 0 is back. No phase 1 leaves before the last phase 0 has left. So all
+    ranks call in the same order, no matter what comes back first.
     """
 
     def __init__(self, needs: Sequence[Sequence[int]], *, urgency: Sequence[int]) -> None:

@@ -1,4 +1,4 @@
-"""Binds arenas, dispatcher and channel: slots come in, units leave, results are there after `finish`.
+"""The engine connects arenas, dispatcher and channel: slots are offered, units leave, `finish` waits for results.
 
 offer(slot) -> dispatcher -> channel.start(unit) -> ... -> finish(): wait for all, in order
 """
@@ -30,10 +30,10 @@ Clock = Callable[[], float]
 
 
 class Engine:
-    """The gradients (or whatever a rule sends) of one model, step after step.
+    """Exchanges one vector of a rule, usually the gradients of a model, step after step.
 
-    Slots are numbered over all arenas: arena 0 first. A model with one dtype has one arena. `widens` is whether
-    half-precision tensors travel as float32. `crossing` is whether units may come back as late as the next forward.
+    Slots are numbered over all arenas, starting with arena 0. A model with one dtype has one arena. `widens` is whether
+    half-precision tensors travel as float32. `crossing` is whether the exchange may continue during the next forward.
     """
 
     crossing = False
@@ -83,10 +83,10 @@ class Engine:
         self.tuning: dict[str, Any] = {}  # what schedule auto tried and chose
 
     def enter(self, comm: Comm, view: View) -> None:
-        """Join a group: channel, memory and plan are those of its ranks from now on. Collective, between steps.
+        """Join a group: make the channel, the memory and the plan for its ranks. Collective, between steps.
 
-        The first call follows the constructor. A later one leaves the old group without a word to its ranks, which may
-        be gone; codecs keep their state.
+        The first call follows the constructor. A later call does not notify ranks of the old group, which may be gone.
+        Codecs keep their state.
         """
         if self._memory is not None:
             self._memory.give_back()
@@ -101,17 +101,17 @@ class Engine:
             self.restore(saved)
 
     def abandon(self) -> None:
-        """Forget what is under way: ranks that it was meant for are gone, and nobody waits for it."""
+        """Forget all exchanges that are under way, because ranks that take part in them are gone."""
         self._flying.clear()
         self.arrived.clear()
         self._agreement = None
 
     def carried(self, tensor: Tensor) -> torch.dtype:
-        """The dtype that a tensor travels in; where half precision is widened, float32."""
+        """Return the dtype in which a tensor travels: float32 if half precision is widened, else its own."""
         return wide(tensor.dtype) if self._widens else tensor.dtype
 
     def _plan(self) -> None:
-        """Cut every arena; not yet where a schedule still measures, so that hooks do not spoil the times."""
+        """Cut every arena into chunks. While a schedule still measures, an arena is one chunk."""
         self._allocated = False
         if self.profile is None and self.schedule.measures:
             self.step_plan = plan_whole([arena.layout for arena in self.arenas])
@@ -135,7 +135,7 @@ class Engine:
 
     @property
     def channel(self) -> Channel:
-        """For rules that say more to their exchange than an engine does."""
+        """Return the channel, for rules that call more of it than the engine does."""
         return self._channel
 
     # one step -----------------------------------------------------------------------------------
@@ -156,11 +156,11 @@ class Engine:
         return self._sources[slot]
 
     def glance(self) -> float:
-        """The time, if somebody keeps a log."""
+        """Return the time if events are logged, else 0."""
         return 0.0 if self.log is None else self._clock()
 
     def offer(self, slot: int, since: float = 0.0) -> None:
-        """The source of a slot is filled: whatever may leave now, leaves. `since` is a glance before it was filled."""
+        """Note that the source of a slot is filled, and send what may leave now. `since` is glance() before filling."""
         self.arrived[slot] = None
         self._ready(slot, since)
         self.advance()
@@ -168,9 +168,10 @@ class Engine:
             self._look()
 
     def advance(self) -> None:
-        """Go on with what is under way, without waiting: later rounds of chunks start, none before the chunk ahead.
+        """Start later rounds of the chunks that are under way, without waiting. No chunk overtakes the one before it.
 
-        Not in the first step of a plan, in which channels allocate: all ranks must do so in one order.
+        In the first step of a plan no rounds are started here: channels allocate memory then, and all ranks must
+        allocate in the same order.
         """
         self._channel.memory.progress()
         if self._allocated:
@@ -181,7 +182,7 @@ class Engine:
                     break
 
     def _look(self) -> None:
-        """For the log only: which units have come back while gradients were still being made."""
+        """Write to the log which units have come back while backward still runs."""
         while self._landed < len(self._flying):
             unit, work = self._flying[self._landed]
             if not work.landed():
@@ -200,22 +201,25 @@ class Engine:
             self._send(units)
 
     def place(self, slot: int) -> tuple[Arena, int]:
-        """The arena of a slot, and its number there."""
+        """Return the arena of a slot, and its number in that arena."""
         return self._slots[slot]
 
     def holds(self, slot: int, count: float) -> bool:
-        """Whether a slot came back with something: `count` ranks had a gradient, or some sent what they had owed."""
+        """Return whether the result of a slot has content. `count` is the number of ranks that had a gradient.
+
+        With a compressor that keeps residuals, ranks without a gradient may still have sent an older residual.
+        """
         if count > 0 or not self._remembers:
             return count > 0
         arena, index = self._slots[slot]
         return bool(arena.result_views[index].any())
 
     def missing(self) -> list[int]:
-        """Slots that were not offered in this step."""
+        """Return the slots that were not offered in this step."""
         return [slot for slot in range(len(self._sources)) if slot not in self.arrived]
 
     def finish(self) -> None:
-        """Give empty slots a zero and a lowered flag, then wait until every unit is back."""
+        """Give slots without a gradient zeros and flag 0, then wait until every unit is back."""
         absent = self.missing()
         self._flag(absent, 0)
         for slot in absent:
@@ -236,7 +240,7 @@ class Engine:
         return f"{self._dispatcher.step} of vector {self._vector}, {numel} elements in {len(self.chunks)} chunks"
 
     def _agree(self) -> None:
-        """Before anything of a step is used: all ranks are in the same step."""
+        """Wait for the check that all ranks are in the same step. Called before any result of the step is used."""
         if self._agreement is not None:
             self._agreement.wait()
             self._agreement = None
@@ -253,7 +257,10 @@ class Engine:
             self._send(self._dispatcher.back(unit))
 
     def _patience(self, read_next: bool) -> float | None:
-        """Given for what the host reads next, the flags: it waits for a GPU here, and not where nobody counts it."""
+        """Return the deadline for a wait. Only the last unit gets one, if there are flags.
+
+        With a deadline the host blocks until the GPU is done, so that the time before reading flags counts as waiting.
+        """
         return self.comm.deadline if read_next and any(arena.layout.tail for arena in self.arenas) else None
 
     def _send(self, units: Sequence[Unit]) -> None:
@@ -275,18 +282,18 @@ class Engine:
     # between steps ------------------------------------------------------------------------------
 
     def adopt_order(self) -> None:
-        """Lay arenas out in the order in which rank 0's gradients became ready in this step."""
+        """Put the slots into the order in which gradients of rank 0 became ready in this step. Collective."""
         ranks = torch.tensor([*self.arrived, *self.missing()], dtype=torch.int64)
         self.comm.broadcast(ranks, 0, "the order of gradients").wait()
         self._lay_out(ranks.tolist())
 
     @property
     def names(self) -> list[str]:
-        """Names of all slots in their order, for a checkpoint."""
+        """Return the names of all slots in their order, for a checkpoint."""
         return [self.name_of(slot) for slot in range(len(self._slots))]
 
     def adopt_names(self, names: Sequence[str]) -> bool:
-        """Lay arenas out as they were when a checkpoint was written; whether its names are those of this model."""
+        """Put the slots into the order of a checkpoint. Return False if its names are not those of this model."""
         if list(names) == self.names:
             return True
         at = {name: slot for slot, name in enumerate(self.names)}
@@ -296,7 +303,7 @@ class Engine:
         return True
 
     def _lay_out(self, slots: Sequence[int]) -> None:
-        """Slots in a new order; each stays in its arena."""
+        """Put the slots into a new order. Each slot stays in its arena."""
         moved: list[int] = []
         first = 0
         for arena in self.arenas:
@@ -312,13 +319,13 @@ class Engine:
             self._plan()
 
     def adopt_plan(self, profile: StepProfile, link: Link, schedule: Schedule | None = None) -> None:
-        """Cut anew with these times and this link, which are the same on all ranks."""
+        """Make a new plan with these times and this link. They must be the same on all ranks."""
         self.profile, self.link = profile, link
         self.schedule = schedule or self.schedule
         self._plan()
 
     def measure_link(self) -> Link:
-        """What chunks of several sizes take through this channel; rank 0's figures, on all ranks."""
+        """Time chunks of several sizes through this channel. Return the link that rank 0 measured. Collective."""
         arena = max(self.arenas, key=lambda arena: arena.layout.nbytes)
 
         def exchange(nbytes: int) -> float:
@@ -338,7 +345,7 @@ class Engine:
         return Link(*agreed.tolist())
 
     def release(self) -> None:
-        """Give memory back that other ranks can see; nothing leaves any more."""
+        """Release the memory that other ranks can see. The engine cannot be used afterwards."""
         for arena in self.arenas:
             arena.close()
         if self._memory is not None:
@@ -346,7 +353,7 @@ class Engine:
         self._sources = []
 
     def state(self) -> dict[str, Any]:
-        """Residuals and momentum of codecs are this rank's own: every rank saves its state."""
+        """Return the state of channel and codecs. Every rank must save its own, because residuals differ."""
         codecs = [{} if arena.codec is None else dict(arena.codec.state()) for arena in self.arenas]
         return {"channel": dict(self._channel.state()), "codecs": codecs, "owes": self._remembers}
 

@@ -1,7 +1,7 @@
-"""Where forward stops until parameters are there: before every module that owns or uses them.
+"""Gates: hooks that stop forward before a module until the parameters that it uses have arrived.
 
-A module owns the parameters that it holds itself. Some modules use those of others without calling them (attention
-multiplies with the weight of its output layer): `learn` watches a forward and gives such modules a gate, too.
+Every module with own parameters has a gate. Some modules use the parameters of another module without calling it:
+attention multiplies with the weight of its output layer. A Lesson watches the first forwards and finds such uses.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ Arrive = Callable[[Sequence[int]], None]
 
 
 class HookOfOne:
-    """A hook that acts for a module and for who shares its parameters, but not for a copy of it.
+    """A hook that acts for a module and for modules that share its parameters, but not for a copy of the module.
 
-    Copying a model copies its hooks, and this one as it is. Pickling a model pickles a hook that does nothing, after
-    `settle`, so that updates that are under way are in the file.
+    A deep copy of a model refers to the same hook, which does nothing for the copy. Pickling calls `settle`, so that
+    updates that are under way are in the file, and writes a hook that does nothing.
     """
 
     def __init__(self, module: nn.Module, act: Callable[..., Any], settle: Callable[[], None] | None) -> None:
@@ -40,7 +40,7 @@ class HookOfOne:
 
 
 def _nothing(*_: Any) -> None:
-    """Do nothing: what a hook of a pickled model is."""
+    """Do nothing. Hooks of a pickled model are replaced by this function."""
 
 
 def _idle() -> Callable[..., None]:
@@ -48,12 +48,12 @@ def _idle() -> Callable[..., None]:
 
 
 def for_one(module: nn.Module, act: Callable[..., Any], settle: Callable[[], None] | None = None) -> HookOfOne:
-    """Return a hook that acts for a module, but not for a copy of it; `settle` is called when it is pickled."""
+    """Return a hook that acts for a module, but not for a copy of it. `settle` is called before pickling."""
     return HookOfOne(module, act, settle)
 
 
 class Gates:
-    """`arrive(positions)` is called before a module runs, with the positions of the parameters that it uses."""
+    """Calls `arrive(positions)` before a module runs, with the positions of the parameters that the module uses."""
 
     def __init__(self, model: nn.Module, parameters: Iterable[Tensor], arrive: Arrive) -> None:
         self._model, self._arrive = model, arrive
@@ -65,7 +65,7 @@ class Gates:
         self._lesson: Lesson | None = Lesson(model, self._position, self._open)
 
     def _open(self, module: nn.Module, positions: Iterable[int]) -> None:
-        """A gate before this module for these parameters."""
+        """Add a gate before this module for these parameters."""
         known = self._uses.get(module)
         fresh = [k for k in positions if k >= 0 and k not in (known or ())]
         if known is None and fresh:
@@ -77,7 +77,7 @@ class Gates:
             known += fresh
 
     def learned(self) -> None:
-        """No more watching: every forward from now on uses parameters where those before did."""
+        """Stop watching. From now on, every forward is assumed to use parameters as the earlier ones did."""
         if self._lesson is not None:
             self._lesson.close()
             self._lesson = None
@@ -90,7 +90,7 @@ class Gates:
 
 
 class Lesson(TorchFunctionMode):
-    """While a forward runs: which module uses which parameter, called or not."""
+    """Watches forward passes and reports which module uses which parameters, including those of other modules."""
 
     def __init__(
         self, model: nn.Module, position: dict[int, int], on_use: Callable[[nn.Module, Iterable[int]], None]

@@ -1,9 +1,9 @@
-"""What leaves in one step, in which chunks and in which order: pure, no torch, for engine and forecasts alike.
+"""The plan of a step: its chunks and their order. Pure, without torch; engine and forecasts use it.
 
-    arenas    | a0 | a1 | a2 | flags |    | b0 | b1 | flags |        one per dtype; slots count on: b0 is slot 3
-    chunks    [ a0 a1 ]  [ b0 ]  [ a2 flags ]  [ b1 flags ]          by the place of the last slot they wait for
+    arenas    | a0 | a1 | a2 | flags |    | b0 | b1 | flags |        one per dtype; slots are numbered on: b0 is slot 3
+    chunks    [ a0 a1 ]  [ b0 ]  [ a2 flags ]  [ b1 flags ]          ordered by the last slot that they wait for
 
-Flags are known when all slots of their arena are, so the chunk that carries them waits for all of these.
+Flags are known when all slots of their arena are ready, so the chunk with the flags waits for all these slots.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ UNKNOWN = Link(0.0, 1e9)  # until a link is measured, for schedules that do not 
 
 @dataclass(frozen=True)
 class StepPlan:
-    """Chunks in the order of the plan; `needs[k]` are the slots that chunk k waits for, counted over all arenas."""
+    """Chunks in the order of the plan. `needs[k]` are the slots that chunk k waits for, numbered over all arenas."""
 
     layouts: tuple[Layout, ...]
     chunks: list[Chunk]
@@ -28,11 +28,11 @@ class StepPlan:
 
     @property
     def nbytes(self) -> list[int]:
-        """Bytes of every chunk as it lies in its arena; a credit counts bytes before coding."""
+        """Return the bytes of every chunk before compression. A credit counts these bytes."""
         return [chunk.numel * self.layouts[chunk.arena].itemsize for chunk in self.chunks]
 
     def covers(self) -> list[list[int]]:
-        """The chunks that every slot travels in, with those of its flags."""
+        """Return for each slot the chunks that contain a part of it, or its flag."""
         chunks_of: list[list[int]] = [[] for layout in self.layouts for _ in layout.slots]
         for chunk, slots in enumerate(self.needs):
             for slot in slots:
@@ -40,9 +40,9 @@ class StepPlan:
         return chunks_of
 
     def urgency(self, starts: Sequence[float]) -> list[int]:
-        """The place of each chunk in the order of need; flags, which every slot needs, come first.
+        """Return the place of each chunk in the order in which forward needs chunks. Chunks with flags come first.
 
-        `starts[slot]` is when the next forward comes to a slot.
+        `starts[slot]` is the time at which the next forward reaches a slot.
         """
         needed = [min((starts[slot] for slot in slots), default=0.0) for slots in self.needs]
         flags = [len(slots) != len(self._inside(chunk)) for slots, chunk in zip(self.needs, self.chunks, strict=True)]
@@ -55,23 +55,23 @@ class StepPlan:
 
 
 def tail_of(lane: Lane, slots: int) -> int:
-    """Elements behind the slots of an arena: a flag for each, one mass, or nothing."""
+    """Return the elements after the slots of an arena: a flag per slot, one mass, or none."""
     return {"flags": slots, "mass": 1}.get(lane.tail, 0)
 
 
 def plan_step(
     schedule: Schedule, profiles: Sequence[Profile], link: Link | None, compressor: Compressor, size: int
 ) -> StepPlan:
-    """The plan of a schedule for arenas with these profiles, among `size` ranks.
+    """Return the plan of a schedule for arenas with these profiles, among `size` ranks.
 
-    Layer times say nothing without a link: then it is cut as a schedule cuts that has neither.
+    Without a link, layer times are not used either.
     """
     plans = [_cut(schedule, profile, link, compressor, size) for profile in profiles]
     return interleave([profile.layout for profile in profiles], plans)
 
 
 def plan_whole(layouts: Sequence[Layout]) -> StepPlan:
-    """One chunk for each arena: what a schedule that measures does as long as it has no plan."""
+    """Return a plan with one chunk per arena. A schedule that measures uses it until its own plan is made."""
     return interleave(layouts, [Plan((0, layout.numel)) for layout in layouts])
 
 
@@ -82,7 +82,7 @@ def _cut(schedule: Schedule, profile: Profile, link: Link | None, compressor: Co
 
 
 def interleave(layouts: Sequence[Layout], plans: Sequence[Plan]) -> StepPlan:
-    """The chunks of all arenas, by the slot that they wait for last."""
+    """Return the chunks of all arenas, ordered by the last slot that each waits for."""
     placed: list[tuple[int, Chunk, tuple[int, ...]]] = []
     first = 0
     for index, (layout, plan) in enumerate(zip(layouts, plans, strict=True)):

@@ -1,4 +1,4 @@
-"""How the units of a schedule travel: the one place that decides whether they cross the step. Pure, no torch.
+"""The way of a schedule: whether its exchange crosses the step, and who orders the units. Pure, without torch.
 
 way          engine           duty of rule grad   who decides what leaves next
 in the step  Engine           GradDuty            Dispatcher: the plan
@@ -18,10 +18,11 @@ from paceline.protocols import Schedule
 
 @dataclass(frozen=True)
 class Way:
-    """
-    crosses   units may come back as late as the next forward needs them: it waits at gates
-    phases    phases of every chunk; with two, forward lies between them
-    credit    bytes that may be under way at once, where rank 0 leads
+    """How the units of a schedule travel.
+
+    crosses   the exchange may continue during the next forward, which waits at gates for its parameters
+    phases    phases of every chunk; with two, forward may run between them
+    credit    bytes that may be under way at once, if rank 0 leads
     """
 
     crosses: bool
@@ -30,11 +31,11 @@ class Way:
 
     @property
     def led(self) -> bool:
-        """Whether rank 0 picks the order; second phases follow in one order of need, so that nobody has to lead."""
+        """Return whether rank 0 picks the order of units. With two phases, the plan fixes the order on all ranks."""
         return self.crosses and self.phases == 1
 
     def dispatcher(self, plan: StepPlan, urgency: Sequence[int] = (), *, leads: bool = True) -> Dispatcher:
-        """The dispatcher of a plan; `leads` is whether this rank picks the order of all."""
+        """Return the dispatcher for a plan. `leads` is whether this rank picks the order for all ranks."""
         if not self.crosses:
             return Dispatcher(plan.needs, phases=self.phases)
         if not self.led:
