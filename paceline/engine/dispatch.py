@@ -72,7 +72,7 @@ class Dispatcher:
 
 
 class Leader(Dispatcher):
-    """The dispatcher of rank 0. Of the ready chunks, the one with the smallest `urgency` leaves first.
+    """The dispatcher of rank 0. The ready chunk with the smallest `urgency` leaves first.
 
     At most `credit` bytes are under way. A chunk that is larger than the credit leaves when nothing else is under way.
     """
