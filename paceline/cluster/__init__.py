@@ -1,1 +1,1 @@
-"""Launching: worker processes, hosts of a lab, and the resources of this machine."""
+"""Launch worker processes on this machine, on other hosts, or on the hosts of a lab."""

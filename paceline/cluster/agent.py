@@ -1,11 +1,12 @@
-"""The agent of one host: starts the ranks of that host, passes their output on, and ends with everything.
+"""The agent of one host. It starts the ranks of that host, forwards their output, and ends with all of them.
 
     launcher --- stdin:  JSON lines   beat, serve, start, end  --->  agent  --->  ranks of this host
     launcher <-- stdout: JSON lines   hello, beat, serving, started, line, file, ended  ---  agent
 
-The agent needs no port and no secret on a command line. It ends its ranks when stdin closes, and when the launcher has
-been silent for a while, because a cut link does not close stdin. A line on stdout starts with the byte RS, so that
-the greeting of a login shell is not taken for a message. If the agent itself is killed, its guard ends the ranks.
+The agent needs no port, and no secret on a command line. It ends its ranks when stdin closes. It also ends them when
+the launcher has been silent for a while, because a cut link does not close stdin. Messages on stdout start with the
+byte RS, so that the greeting of a login shell is not taken for a message. If the agent is killed, its guard ends the
+ranks.
 
     python -m paceline.cluster.agent [--connect ADDRESS:PORT]
 
@@ -54,7 +55,7 @@ TOKEN = "PACELINE_TOKEN"
 
 
 class Channel:
-    """Messages from and to the launcher. `ended` is set when it has gone, asked for the end, or fallen silent."""
+    """Messages from and to the launcher. `ended` is set when the launcher has gone, ended the job, or is silent."""
 
     def __init__(self, source: int, sink: int, silence: float = SILENCE) -> None:
         self._source, self._sink, self.silence = source, sink, silence
@@ -112,12 +113,12 @@ class Channel:
         self.on_end()
 
     def next(self) -> dict[str, Any] | None:
-        """Return the next message; None at the end."""
+        """Wait for the next message and return it. Return None at the end."""
         return self.inbox.get()
 
 
 def _message(line: bytes) -> dict[str, Any]:
-    """Return a message of the launcher; what is none ends the job."""
+    """Parse a message of the launcher. A line that is no message counts as the message "end"."""
     try:
         message = json.loads(line)
     except ValueError:
@@ -155,7 +156,7 @@ def _channel(argv: Sequence[str]) -> Channel:
 
 
 def _dial(place: str, token: str) -> socket.socket:
-    """Connect to the launcher, which may start later than this agent."""
+    """Connect to the launcher. Retry for PATIENCE seconds, because it may start later than this agent."""
     address, _, port = place.rpartition(":")
     limit = time.monotonic() + PATIENCE
     while True:
@@ -173,7 +174,7 @@ def _dial(place: str, token: str) -> socket.socket:
 
 
 def _serve(channel: Channel, message: Mapping[str, Any]) -> StoreServer | None:
-    """Serve the store of the job on the address by which other hosts reach this one."""
+    """Serve the store of the job at the address where other hosts reach this one."""
     try:
         address = own_address(message["host"], os.environ)
         server = StoreServer(message["token"], address)
@@ -185,7 +186,7 @@ def _serve(channel: Channel, message: Mapping[str, Any]) -> StoreServer | None:
 
 
 def _answer(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return whether this host sees a file, and what keeps it from reaching the store of the first host."""
+    """Return whether this host sees a file, and why it cannot reach the first host's store ("" if it can)."""
     problem = ""
     try:
         SocketStore(message["address"], message["port"], message["token"], 5.0).close()
@@ -195,7 +196,10 @@ def _answer(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def own_address(host: Mapping[str, Any], environ: Mapping[str, str]) -> str:
-    """Return the address by which other hosts reach this one: as written, of the interface, or as ssh reached it."""
+    """Return the address where other hosts reach this one.
+
+    It is the configured address, that of the configured interface, the one that ssh used, or that of the host name.
+    """
     if host.get("address"):
         return socket.gethostbyname(host["address"])
     known = addresses()
@@ -239,7 +243,7 @@ def seat_to_dict(seat: Seat) -> dict[str, Any]:
 
 
 def _run(channel: Channel, message: Mapping[str, Any]) -> None:
-    """Run the ranks of this host to their end and report it."""
+    """Run the ranks of this host to their end. Send their files and failures to the launcher."""
     folder = Path(tempfile.mkdtemp(prefix=owned_prefix()))
     channel.silence = message["silence"]
     try:

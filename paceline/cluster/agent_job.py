@@ -1,9 +1,9 @@
-"""A job on several hosts: one agent per host, one poll loop over all of them, one report of the first failure.
+"""A job on several hosts. Each host has an agent, one poll loop handles all agents, and the first failure is raised.
 
     hello from every agent  ->  versions compared  ->  first host serves the store  ->  start on every host
 
-Nothing starts before every host has answered. The loop reads output and files, sends a sign of life every second, and
-ends everything when a rank fails, an agent is gone, or a host has been silent for too long.
+No rank starts before every host has answered. The loop reads output and files, and sends a sign of life every second.
+It ends the job when a rank fails, an agent is gone, or a host has been silent for too long.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 class AgentJob:
-    """The agents of a job and, through them, its ranks. `failures` lists ranks that failed, the cause first."""
+    """The agents of a job, which run its ranks. `failures` lists the ranks that failed, the cause first."""
 
     def __init__(
         self,
@@ -70,11 +70,11 @@ class AgentJob:
 
     @property
     def facts(self) -> dict[str, Facts]:
-        """Return what each host has reported of itself."""
+        """Return the facts that each host has reported about itself."""
         return {link.host.name: link.facts for link in self._links if link.facts is not None}
 
     def begin(self, argv: Sequence[str], environ: Mapping[str, str]) -> None:
-        """Wait for all agents, compare them, and start the ranks. Raises before anything runs if a host is not fit."""
+        """Wait for all agents, compare their software, and start the ranks. Raises before any start if it differs."""
         with self._held():
             try:
                 self._meet()
@@ -84,7 +84,7 @@ class AgentJob:
                 raise
 
     def question(self, path: str) -> None:
-        """Ask every host whether it sees a file and reaches the first host. Starts nothing."""
+        """Ask every host whether it sees a file and reaches the first host. Starts no rank."""
         with self._held():
             self._await(lambda link: link.facts is not None, self._patience)
             token = new_token()
@@ -94,7 +94,7 @@ class AgentJob:
             self._await(lambda link: bool(link.answers), self._patience)
 
     def _served(self, token: str) -> dict[str, Any]:
-        """Make the first host serve the store; return where."""
+        """Make the first host serve the store. Return its address and port."""
         first = self._links[0]
         first.send("serve", token=token, host=seat_to_dict(self._seats[0])["host"])
         self._await(lambda link: link is not first or link.serving is not None, self._patience)
@@ -104,7 +104,7 @@ class AgentJob:
         return served
 
     def wait(self) -> None:
-        """Wait until all ranks have ended; raise WorkerFailed for the first failure, or Stopped for a signal."""
+        """Wait until all ranks have ended. Raises WorkerFailed for the first failure, or Stopped for a signal."""
         with self._held():
             if self._open:
                 try:
@@ -184,7 +184,7 @@ class AgentJob:
         self._started = True
 
     def _await(self, ready: Callable[[AgentLink], bool], seconds: float) -> None:
-        """Run the loop until every agent is ready; raise one error for all that are not."""
+        """Run the loop until every agent is ready. Raises one error that names all agents that are not."""
         limit = time.monotonic() + seconds
         while time.monotonic() < limit and not all(ready(link) or link.lost for link in self._links):
             self._turn(0.1)
@@ -223,7 +223,7 @@ class AgentJob:
         return self._outcome if number == CALLED else Stopped(number)
 
     def _cause(self) -> WorkerFailed:
-        """Wait briefly for the failure that is the cause, because hosts that lost a peer may report first."""
+        """Return the error for the cause. Wait for it briefly, because hosts that lost a peer may report first."""
         began = time.monotonic()
         while not self._requests.received:
             passed = time.monotonic() - began
@@ -289,7 +289,7 @@ class AgentJob:
     # the end ------------------------------------------------------------------------------------
 
     def _end(self) -> None:
-        """End all agents; those that take too long, or were lost, are left to their own watch over this launcher."""
+        """End all agents. Those that are lost, or take too long, end themselves when they miss this launcher."""
         try:
             before = len(self._requests.signals)
             for link in self._links:

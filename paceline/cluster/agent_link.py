@@ -1,4 +1,4 @@
-"""The launcher's end of one agent: its process or socket, what it has reported, and what it is still to be sent."""
+"""The launcher's end of one agent: its process or socket, its reports, and messages that are still to be sent."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Put = Callable[[int, str, bytes], None]
 
 
 class AgentLink:
-    """One agent. `source` and `sink` are descriptors; `process` is the local program that carries them, if any."""
+    """One agent. `source` and `sink` are descriptors. `process` is the local program behind them, such as ssh."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class AgentLink:
 
     @classmethod
     def started(cls, host: Host, ranks: Sequence[int], argv: Sequence[str], **settings: Any) -> AgentLink:
-        """Start a program that carries the agent: ssh, srun, or Python itself."""
+        """Start the program that runs the agent (ssh, srun, or Python itself), and return the link to it."""
         process = subprocess.Popen(
             list(argv),
             stdin=subprocess.PIPE,
@@ -193,7 +193,7 @@ class AgentLink:
             self.error = str(message["error"])
 
     def _keep(self, name: str, part: bytes, folder: Path) -> None:
-        """Write a part of a file that a rank of this host left; no other name is accepted."""
+        """Append a part to a file of a rank of this host. Raises ValueError for any other file name."""
         known = FILE.fullmatch(name)
         if known is None or int(known[2]) not in self.ranks:
             raise ValueError(f"a file {name[:80]!r}")

@@ -1,4 +1,4 @@
-"""Submit a command of paceline as a batch job of Slurm, show its output, and report how it ended."""
+"""Submit a paceline command as a batch job of Slurm, show its output, and return its exit code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ACTIVE = (*WAITING, "RUNNING", "COMPLETING", "SIGNALING", "STAGE_OUT", "STOPPED"
 
 
 def submit(launcher: Slurm, arguments: Sequence[str], workers: int) -> int:
-    """Run `paceline ARGUMENTS` as a batch job to its end; return its exit code. A signal cancels the job."""
+    """Run `paceline ARGUMENTS` as a batch job and return its exit code. A signal cancels the job."""
     check_tools()
     log = Path.cwd() / f"paceline-{os.getpid()}.out"
     command = [sys.executable, "-m", "paceline", *arguments]
@@ -58,7 +58,7 @@ def _followed(number: str, log: Path) -> int:
 
 
 def _show(log: Path, start: int) -> int:
-    """Print what has been added to the output since; return how much has been shown."""
+    """Print the log from byte `start` on. Return the number of bytes shown so far."""
     try:
         with log.open("rb") as file:
             file.seek(start)

@@ -41,18 +41,18 @@ def cause_in(stderr: str, stdout: str = "") -> str:
 
 
 def _may_be_cause(line: str) -> bool:
-    """Return whether a line may say why a worker ended; paceline's own remark at exit does not."""
+    """Return whether a line may say why a worker ended. Empty lines and paceline's own remarks do not."""
     return bool(line.strip()) and not line.startswith("paceline: ")
 
 
 def shortened(text: str) -> str:
-    """Return the first paragraph; the rest is debugging advice."""
+    """Return the first paragraph of a text, because the rest is debugging advice."""
     first = re.split(r"\n\s*\n", text.strip(), maxsplit=1)[0]
     return first if len(first) <= LONGEST else f"{first[:LONGEST]} ..."
 
 
 def _lines(text: str) -> list[str]:
-    """Split text into lines as a terminal shows them, where a progress bar overwrites itself."""
+    """Split text into lines as a terminal shows them: a carriage return overwrites the line before it."""
     plain = _ESCAPES.sub("", text).replace("\r\n", "\n")
     return [part for line in plain.split("\n") for part in (line.split("\r") if _HEAD in line else [_visible(line)])]
 
@@ -62,7 +62,7 @@ def _visible(line: str) -> str:
 
 
 def _raised(lines: Sequence[str]) -> str:
-    """Return the exception of the last traceback, without those that Python ignored."""
+    """Return the exception of the last traceback, except tracebacks of exceptions that Python ignored."""
     for start in reversed([at for at, line in enumerate(lines) if line.endswith(_HEAD)]):
         if start and lines[start - 1].startswith(_IGNORED):
             continue

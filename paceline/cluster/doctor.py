@@ -1,4 +1,4 @@
-"""Check what works on this machine and how to fix what does not; remove leftovers of killed labs. Imports no torch."""
+"""Check what works on this machine, say how to fix the rest, and remove leftovers of killed labs. Imports no torch."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _shared_memory() -> Iterator[Finding]:
 
 
 def _leftovers() -> Iterator[Finding]:
-    """Remove what labs of killed launchers left, and report what only another user can remove."""
+    """Remove what labs of killed launchers left behind, and report what needs root to be removed."""
     before = lab_leftovers()
     sweep()
     after = lab_leftovers()

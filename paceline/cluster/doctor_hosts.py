@@ -1,4 +1,4 @@
-"""Check what would fail on a cluster: software, clocks, interfaces, ports, shared folder and limits of every host."""
+"""Check every host of a cluster before a run: software, clock, interfaces, ports, shared folder and limits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SMALL = 1 << 30  # bytes of /dev/shm
 
 
 def examine_hosts(hosts: Sequence[Host], launcher: Ssh) -> list[Finding]:
-    """Start an agent on every host, ask it, and end it. Raises if a host does not answer."""
+    """Start an agent on every host, return its findings, and end it. Raises if a host does not answer."""
     seats = seats_on(hosts)
     launcher.check(seats)
     with tempfile.TemporaryDirectory() as folder, _mark() as mark:
@@ -37,7 +37,7 @@ def examine_hosts(hosts: Sequence[Host], launcher: Ssh) -> list[Finding]:
 
 @contextmanager
 def _mark() -> Iterator[str]:
-    """A file in the folder where workers would start, for hosts to look for; empty if it cannot be written."""
+    """Yield the path of a temporary file in this folder, which hosts look for; "" if it cannot be written."""
     with ExitStack() as stack:
         try:
             file = stack.enter_context(tempfile.NamedTemporaryFile(dir=Path.cwd(), prefix=".paceline-"))

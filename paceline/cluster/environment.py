@@ -1,4 +1,4 @@
-"""Describe the machine of a run: hardware, versions, settings that matter. No secrets, and no whole environment."""
+"""Describe the machine of a run: hardware, versions, and some settings. No secrets, and not the whole environment."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ VARIABLES = (
 
 @with_config(ConfigDict(extra="allow", strict=True))
 class Environment(TypedDict, total=False):
-    """Versions, machine, and the environment variables that matter; a part of the record."""
+    """The part of a record that describes versions, the machine, and the environment variables that affect speed."""
 
     paceline: str
     python: str
@@ -41,7 +41,7 @@ class Environment(TypedDict, total=False):
 
 
 def capture() -> Environment:
-    """Return the facts by name. Only the environment variables listed above are read."""
+    """Return the description of this machine. Only the environment variables in VARIABLES are read."""
     return {
         "paceline": VERSION,
         "python": platform.python_version(),
@@ -56,7 +56,7 @@ def capture() -> Environment:
 
 
 def installed(package: str) -> str | None:
-    """Return the version of an installed package without importing it."""
+    """Return the version of a package without importing it, or None if it is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

@@ -1,6 +1,6 @@
-"""What a host must have in common with the others before a job starts on it. Imports no torch.
+"""Facts of a host: versions and limits that are compared between hosts before a job starts. Imports no torch.
 
-The code of paceline is compared by a digest of its files, because two checkouts may carry one version number.
+The code of paceline is compared by a digest of its files, because two checkouts may have the same version number.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Facts:
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> Facts:
-        """Read facts that another process sent; unknown names are ignored."""
+        """Return the facts that another process sent. Unknown names are ignored."""
         known = {name: values[name] for name in cls.__dataclass_fields__ if name in values}
         return cls(**known)
 
@@ -71,7 +71,7 @@ def facts() -> Facts:
 
 
 def differences(name: str, here: Facts, there: Facts) -> list[str]:
-    """Return what keeps a host from running a job of this launcher."""
+    """Return the differences that prevent a host from running a job of this launcher, as texts."""
     problems = []
     if there.paceline != here.paceline:
         problems.append(f"{name} has paceline {there.paceline}, this machine {here.paceline}")

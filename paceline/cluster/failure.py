@@ -1,4 +1,8 @@
-"""Failures of workers: how each one ended, which one was the cause, and the error that is raised for it."""
+"""Failures of workers: how each worker ended, which failure was the cause, and the error that is raised for it.
+
+The other workers are stopped in cluster/job.py (`LocalJob.wait` and `stop`); over several hosts, each agent runs such
+a job. Whether a worker is started again is decided in cluster/restarts.py.
+"""
 
 from __future__ import annotations
 
@@ -61,9 +65,9 @@ def failure_of(
     secrets: Sequence[str] = (),
     host: str = "",
 ) -> Failure:
-    """Describe a failure by the exit status and the worker's own report; `status` is None if it still runs.
+    """Describe a failure by the exit status and the worker's own report. `status` is None if it still runs.
 
-    `secrets`, and whatever looks like one, are redacted from texts, because those are printed and kept in records.
+    `secrets`, and everything that looks like a secret, are redacted from texts, because texts are printed and recorded.
     """
     report = _read(folder / f"rank-{rank}.failed.json")
     step, code = report.get("step"), report.get("exit_code")
@@ -84,7 +88,7 @@ def failure_of(
 
 
 def _blames_others(text: str) -> bool:
-    """Return whether a rank only saw that another one was lost, or ended before it."""
+    """Return whether an error text says that another rank was lost, or ended earlier than this one."""
     return "PeerLost" in text or "made more calls than" in text
 
 
@@ -99,7 +103,7 @@ def in_order(failures: Iterable[Failure]) -> list[Failure]:
 
 
 def failed(failure: Failure, folder: Path, workers: int | None = None) -> WorkerFailed:
-    """Return the error to raise; ranks from `workers` on are servers."""
+    """Return the error to raise for a failure. Ranks from `workers` on are servers."""
     serves = workers is not None and failure.rank >= workers
     name = f"server {failure.rank - (workers or 0)}" if serves else f"rank {failure.rank}"
     step = "" if failure.step is None else f" at step {failure.step}"
@@ -126,7 +130,7 @@ def _has_rank(path: Path) -> bool:
 
 
 def _first_line(path: Path) -> str:
-    """Return the first line, up to a length; a file that is written in place may end with zeros."""
+    """Return the first line of a file, up to LONGEST_CALL bytes, without zeros at its end."""
     try:
         with path.open("rb") as file:
             text = file.read(LONGEST_CALL)

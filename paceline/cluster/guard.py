@@ -1,18 +1,18 @@
-"""A small process that outlives the launcher: when the launcher is gone, it kills the workers' process groups.
+"""A small process that outlives the launcher. When the launcher is gone, it kills the workers' process groups.
 
-    launcher --pipe--> guard         kill -9 of the launcher closes the pipe; nothing else can
+    launcher --pipe--> guard         the pipe closes when the launcher ends, even by kill -9
 
     starting                         before a worker is started
-    GROUP BEGAN                      after it: its process group, and the start time of its first process
+    GROUP BEGAN                      after it was started: its process group, and the start time of its first process
 
-The guard kills a group only if the process with that number has the noted start time, or has ended: a group that
-still has members keeps its number. If the launcher is killed between the two lines, the guard does not know the
-worker's group and searches for it by a variable in its environment. It searches several times, because the new
-process may not have executed the worker's program yet.
+The guard kills a group only if the process with that number has the noted start time, or has ended. In the second
+case the number cannot have been reused, because a group with members keeps its number. If the launcher is killed
+between the two lines, the guard does not know the worker's group. It then searches all processes for a variable in
+their environment, several times, because the new process may not have executed the worker's program yet.
 
-PR_SET_PDEATHSIG was considered. It needs code between fork and exec (or one more exec per worker), it fires
-when the *thread* that started the worker ends, and it does not reach grandchildren: `uv run python train.py` or a
-data loader would live on. The guard is a shell of 1 MB that is started once and sleeps.
+PR_SET_PDEATHSIG was considered. It needs code between fork and exec (or one more exec per worker), it fires when the
+*thread* that started the worker ends, and it does not reach grandchildren: the children of `uv run python train.py`,
+or a data loader, would live on. The guard is a shell of 1 MB that is started once and sleeps.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Guard:
         self._pipe.write(f"{group} {_began(group)}\n".encode())
 
     def close(self) -> None:
-        """End the guard before the pipe closes, so that it kills nothing."""
+        """End the guard without killing any worker. The guard is ended before the pipe closes."""
         self._shell.kill()
         self._shell.wait()
         self._pipe.close()

@@ -1,4 +1,4 @@
-"""Hosts as people write them, and the order in which ranks fill them.
+"""Read hosts from options and files, and assign ranks to them.
 
 -H a:4,b:4                  name:slots, with user@ in front if it differs
 --hostfile FILE             one host per line: `a:4`, or `a slots=4` as MPI writes it; # starts a comment
@@ -56,7 +56,7 @@ class HostEntry(BaseModel):
 
 
 class ClusterFile(BaseModel):
-    """A cluster file: the hosts, and what holds for all of them."""
+    """A cluster file: the hosts, and defaults for all of them."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -72,12 +72,12 @@ class ClusterFile(BaseModel):
 
 
 def read_hosts(text: str) -> tuple[Host, ...]:
-    """Read `a:4,b:4`."""
+    """Read hosts from text such as `a:4,b:4`."""
     return _distinct([_host(word.strip(), f"-H {short(text)}") for word in text.split(",")], f"-H {short(text)}")
 
 
 def read_hostfile(path: Path) -> tuple[Host, ...]:
-    """Read a hostfile in either form; a problem names its line."""
+    """Read a hostfile in either form. Errors name the line."""
     hosts = []
     for number, line in _lines(path):
         where = f"{path}, line {number}: {short(line)}"
@@ -102,7 +102,7 @@ def read_cluster(path: Path) -> tuple[Host, ...]:
 
 
 def written(hosts: Sequence[Host]) -> str:
-    """Return the short form of hosts, which is all that a worker needs to know of them."""
+    """Return hosts in the form `a:4,b:4`. Workers need no more than this."""
     return ",".join(f"{host.name}:{host.slots}" for host in hosts)
 
 
@@ -111,7 +111,7 @@ def slots_of(hosts: Sequence[Host]) -> int:
 
 
 def mapped(hosts: Sequence[Host], workers: int, by: str = "slot", servers: int = 0) -> list[Host]:
-    """Return the host of each rank. Servers come after the workers, one per host in turn."""
+    """Return the host of each rank. Servers follow the workers, and are dealt to the hosts in turn."""
     _check_room(hosts, workers)
     if by.startswith("rankfile:"):
         order = _by_rankfile(hosts, workers, Path(by.removeprefix("rankfile:")))

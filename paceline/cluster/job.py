@@ -1,7 +1,7 @@
 """Supervise the workers of one host: one poll loop over their pipes, their exits, the terminal and stop requests.
 
-There are no threads, and no signal is sent to a pid that might have been reused. A launcher for several hosts runs
-this on each host with the ranks of that host.
+There are no threads, and no signal is sent to a pid that might have been reused. In a job on several hosts, the agent
+of each host runs this for the ranks of its host.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class LocalJob:
-    """The running workers. `failures` lists the workers that failed by themselves, the cause first."""
+    """The workers of one host. `failures` lists the workers that failed, the cause first."""
 
     def __init__(self, folder: Path, output: Output, workers: int | None = None) -> None:
         self.folder = folder
@@ -63,7 +63,7 @@ class LocalJob:
     def launch(
         self, rank: int, argv: Sequence[str], environ: Mapping[str, str], host: str = "", foreground: bool = False
     ) -> None:
-        """Start one more worker; `host` is the name that messages about it use."""
+        """Start one more worker. `host` is the name of its host in messages."""
         self._hosts[rank] = host
         if rank not in self._commands:
             self._output.open(rank)
@@ -80,8 +80,8 @@ class LocalJob:
     def wait(self) -> None:
         """Wait until all workers have exited with 0.
 
-        Otherwise stop the remaining workers and raise WorkerFailed for the first failure, or Stopped for SIGINT,
-        SIGTERM and SIGHUP, which only the main thread receives.
+        If one fails, stop the others and raise WorkerFailed for the first failure. On SIGINT, SIGTERM or SIGHUP,
+        which only the main thread receives, stop all workers and raise Stopped.
         """
         with self._held():
             if self._open:
@@ -98,7 +98,7 @@ class LocalJob:
         return self.folder
 
     def stop(self) -> None:
-        """End all workers with SIGTERM, and with SIGKILL after 2 s or at once on Ctrl-C."""
+        """End all workers with SIGTERM. Those that still run after 2 s, or at another signal, get SIGKILL."""
         if not self._open:
             return
         self._requests.notify()  # wakes a wait() in another thread
@@ -141,9 +141,9 @@ class LocalJob:
         return self._asked_to_stop() if self._requests.received else None
 
     def _go_on(self) -> bool:
-        """Start workers again that a signal ended, as far as the policy allows; return whether the job goes on.
+        """Restart workers that a signal has ended, as far as the policy allows. Return whether the job goes on.
 
-        A script that ended with an error would do so again: that ends the job.
+        A worker that ended with an exit code is not restarted, because its script would fail again; the job ends.
         """
         if self.restarts is None or any(worker.status and worker.status > 0 for worker in self._workers):
             return False
@@ -163,7 +163,7 @@ class LocalJob:
         return self._outcome if number == CALLED else Stopped(number)
 
     def _cause(self) -> WorkerFailed:
-        """Wait briefly until the worker that caused the failure has ended, because others may end before it."""
+        """Return the error for the cause. Wait for it briefly, because other workers may end before the cause does."""
         began = time.monotonic()
         self._turns(MOMENT, self._in_peace)
         self.failures = self._failures()

@@ -1,4 +1,4 @@
-"""The temporary folder of a job: readable only by its user, and kept if a worker failed so that its logs remain."""
+"""The temporary folder of a job. Only its user can read it. If a worker failed, it is kept for its logs."""
 
 from __future__ import annotations
 

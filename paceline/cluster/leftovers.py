@@ -1,6 +1,6 @@
 """Remove what killed launchers left behind: folders, namespaces and control groups.
 
-Things that a running process owns are not touched, and no program is started if nothing was left.
+Nothing that a running process owns is touched. If nothing was left behind, no program is started.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ DAYS = 7  # that the logs of a failed job are kept
 
 
 def sweep() -> None:
-    """Delete what launchers that are gone left behind, and the logs of jobs that failed more than a week ago."""
+    """Delete what killed launchers left behind, and the logs of jobs that failed more than a week ago."""
     _sweep_folders(Path(tempfile.gettempdir()))
     network.sweep()
     quota.sweep()
 
 
 def lab_leftovers() -> list[str]:
-    """Return the names of what killed labs left; removing it may need other rights."""
+    """Return the names of namespaces and groups that killed labs left behind. Removing them may need root."""
     return [*network.abandoned(), *(group.name for group in quota.abandoned())]
 
 
@@ -39,7 +39,7 @@ def _sweep_folders(place: Path) -> None:
 
 
 def _still_kept(folder: Path) -> bool:
-    """Whether a job failed here so recently that its logs stay."""
+    """Return whether this is the folder of a job that failed within the last week. Its logs are kept."""
     try:
         return time.time() - (folder / KEPT).stat().st_mtime < DAYS * 86400
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Pass the output of workers on in whole lines, to one log per rank and to the terminal.
+"""Pass on the output of workers in whole lines, to one log per rank and to the terminal.
 
     pipe of a rank --> Lines (cuts at newlines) --> Output --> rank-K.log
                                                          --> Outlet "[K] ..." or the caller's on_line
@@ -25,7 +25,7 @@ BACKLOG = 1 << 20  # bytes; with more waiting for the terminal, reading from wor
 
 
 class Lines:
-    """One pipe of a worker, read without blocking and passed on in blocks of whole lines."""
+    """One pipe of a worker. It is read without blocking, and passed on in blocks of whole lines."""
 
     def __init__(self, pipe: IO[bytes], pass_on: Callable[[bytes], None]) -> None:
         self._pipe, self._pass_on = pipe, pass_on
@@ -38,7 +38,7 @@ class Lines:
         return not self._pipe.closed
 
     def read(self) -> int:
-        """Read what the pipe holds and pass it on; return the number of bytes read."""
+        """Read what the pipe holds and pass it on. Return the number of bytes read."""
         try:
             data = os.read(self.fd, 1 << 16)
         except BlockingIOError:
@@ -49,7 +49,7 @@ class Lines:
         return len(data)
 
     def drain(self) -> None:
-        """Read the rest after the worker's end, up to a limit because a surviving child may still write."""
+        """Read the rest after the worker has ended. There is a limit, because a surviving child may still write."""
         taken = 0
         while self.open and taken < PIPE_MAX:
             nbytes = self.read()
@@ -77,7 +77,7 @@ class Lines:
 
 
 class Outlet:
-    """An output of the launcher that is written without blocking; a reader that has gone is ignored."""
+    """An output of the launcher that is written without blocking. Output for a reader that is gone is dropped."""
 
     def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream
@@ -110,7 +110,7 @@ class Outlet:
             del self._waiting[:written]
 
     def _flush(self) -> None:
-        """Flush what this process printed before, so that it comes first."""
+        """Flush what this process has printed so far, so that it appears before the workers' output."""
         assert self._stream is not None
         try:
             self._stream.flush()
@@ -118,7 +118,7 @@ class Outlet:
             self._give_up(problem)
 
     def _give_up(self, problem: OSError) -> int:
-        """Stop writing when the reader is gone (`| head`); the run continues and later prints must not fail."""
+        """Redirect the output to /dev/null when its reader is gone (`| head`), so that the run continues."""
         if problem.errno not in (errno.EPIPE, errno.EIO):
             raise problem
         nothing = os.open(os.devnull, os.O_WRONLY)
@@ -154,14 +154,14 @@ class Output:
 
     @property
     def waiting(self) -> list[int]:
-        """Return the descriptors that have to become writable."""
+        """Return the descriptors that have output waiting, for the poll loop."""
         return [outlet.fd for outlet in self._outlets.values() if outlet.waiting and not self.problem]
 
     def open(self, rank: int) -> None:
         self._logs[rank] = (self._folder / f"rank-{rank}.log").open("wb")
 
     def put(self, rank: int, stream: str, block: bytes) -> None:
-        """Pass whole lines on."""
+        """Write whole lines to the log of a rank, and to the terminal or on_line."""
         self._try(lambda: self._put(rank, stream, block))
 
     def pump(self) -> None:

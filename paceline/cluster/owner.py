@@ -1,4 +1,4 @@
-"""Names that carry their owner, so that leftovers of a killed process can be told from what is in use.
+"""Names that contain their owning process, to distinguish leftovers of a killed process from things in use.
 
     paceline-NAMESPACE-PID-BEGAN-TOKEN
 

@@ -1,7 +1,7 @@
-"""One worker process: its session, its pipes, and how it ended.
+"""One worker process: its session, its pipes, and its exit status.
 
-It stays a zombie until the job closes, so that neither its pid nor its process group id can be reused while the job
-might still send signals to them.
+A worker that has ended stays a zombie until the job closes. So neither its pid nor its process group id can be reused
+while the job might still send signals to them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class WorkerProcess:
     def __init__(
         self, rank: int, argv: Sequence[str], environ: Mapping[str, str], pass_on: PassOn, *, foreground: bool = False
     ) -> None:
-        """Start it. In the foreground it has the terminal: its keyboard, and Ctrl-C."""
+        """Start the worker. In the foreground it owns the terminal: it gets keyboard input and Ctrl-C."""
         self.rank = rank
         self._terminal = Terminal() if foreground else None
         self.status: int | None = None
@@ -47,7 +47,7 @@ class WorkerProcess:
 
     @property
     def last_words(self) -> str:
-        """Return the cause of a failure according to the worker's output."""
+        """Return the cause of a failure, as found in the worker's output."""
         return cause_in(self._tails["stderr"].text, self._tails["stdout"].text)
 
     def send(self, number: int) -> None:
@@ -58,7 +58,7 @@ class WorkerProcess:
             pass
 
     def look(self) -> bool:
-        """Return whether it has ended. If so, kill what it left in its group and read the rest of its output."""
+        """Return whether the worker has ended. If so, kill the rest of its group and read the rest of its output."""
         result = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if result is None:
             return False
@@ -69,7 +69,7 @@ class WorkerProcess:
         return True
 
     def close(self) -> None:
-        """Reap the process. One that even SIGKILL does not end is left to the kernel."""
+        """Reap the process if it has ended, and close its pipes. A process that survives SIGKILL is not waited for."""
         if self.status is not None:
             self._process.wait()
         for lines in self.pipes:
@@ -79,7 +79,7 @@ class WorkerProcess:
             self._terminal.take_back()
 
     def group_is_gone(self) -> bool:
-        """Return whether the process group is empty; call it after close(). Zombies do not count."""
+        """Return whether the process group is empty. Zombies do not count. Call it after close()."""
         try:
             os.killpg(self.pid, 0)
         except (ProcessLookupError, PermissionError):

@@ -1,4 +1,4 @@
-"""Which processes of an elastic job are started again after a signal ended them."""
+"""Decide which processes of an elastic job are started again after a signal has ended them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ DEFAULT = "16"
 
 
 class Restarts:
-    """A policy: always, never, or at most N times in all. Ranks in `always` are started again whatever it says."""
+    """A policy: always, never, or at most N restarts in all. Ranks in `always` are restarted under every policy."""
 
     def __init__(self, policy: str, always: frozenset[int] = frozenset()) -> None:
         if policy not in ("always", "never") and not policy.isdecimal():
@@ -19,7 +19,7 @@ class Restarts:
         self._left = None if policy == "always" else 0 if policy == "never" else int(policy)
 
     def allows(self, rank: int) -> bool:
-        """Return whether a worker that died is started again, and count it."""
+        """Return whether a worker that died may be restarted, and count the restart."""
         if rank in self.always or self._left is None:
             return True
         self._left -= 1

@@ -1,4 +1,4 @@
-"""Seats: which rank runs on which host, and the environment that tells a process of it.
+"""Seats say which rank runs on which host. Environment variables pass this on to the processes.
 
 rank      0  1  2  3        RANK, WORLD_SIZE
 host      a  a  b  b        GROUP_RANK, MASTER_ADDR: the host of rank 0
@@ -39,12 +39,12 @@ def seats_here(count: int) -> tuple[Seat, ...]:
 
 
 def hosts_in(seats: Sequence[Seat]) -> tuple[Host, ...]:
-    """Return each host once, in the order in which ranks reach them."""
+    """Return each host once, in the order of the first rank on it."""
     return tuple({seat.host.name: seat.host for seat in seats}.values())
 
 
 def cluster_of(seats: Sequence[Seat]) -> Cluster:
-    """Return where ranks are, with hosts numbered in the order in which ranks reach them."""
+    """Return the host index of each rank. Hosts are numbered in the order of the first rank on them."""
     names = [host.name for host in hosts_in(seats)]
     return Cluster(tuple(names.index(seat.host.name) for seat in seats))
 
@@ -60,9 +60,9 @@ def environment_of(
     folder: str,
     sharing: int,
 ) -> dict[str, str]:
-    """Return the caller's environment with the variables of this seat, as torchrun sets them.
+    """Return the environment of a rank: that of the caller, plus the variables that torchrun would set.
 
-    `seats` are those of the whole job; `sharing` workers divide the cores of this machine among them.
+    `seats` are those of the whole job. The cores of this machine are divided among `sharing` workers.
     """
     # An outer torchrun announces its own store in these; ranks of this job must not use it.
     inherited = {name: value for name, value in environ.items() if not name.startswith("TORCHELASTIC_")}

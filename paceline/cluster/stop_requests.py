@@ -31,7 +31,7 @@ class StopRequests:
 
     @contextmanager
     def caught(self) -> Iterator[None]:
-        """Catch signals inside the with-block, except those that the shell has set to be ignored (nohup, &)."""
+        """Catch signals inside the with-block, except signals that are set to be ignored (by nohup or &)."""
         before = {}
         if threading.current_thread() is threading.main_thread():
             before = {number: signal.getsignal(number) for number in (signal.SIGINT, *ENDING)}
@@ -45,7 +45,7 @@ class StopRequests:
                 signal.signal(number, old)
 
     def notify(self) -> None:
-        """Record a call of stop(), which may come from another thread than wait()."""
+        """Record a call of stop(). It may come from another thread than the one in wait()."""
         with self._lock:
             self._record(CALLED)
 
@@ -78,7 +78,7 @@ class Ended:
         self._at = 0.0
 
     def __call__(self, number: int, _frame: FrameType | None) -> None:
-        """Raise for the first signal, and ignore what follows within a second so that cleanup can run."""
+        """Raise Stopped for the first signal. Ignore later ones, so that cleanup can run, but not a later Ctrl-C."""
         if self.number is None or (number == signal.SIGINT and time.monotonic() > self._at + AT_ONCE):
             self.number, self._at = self.number or number, time.monotonic()
             raise Stopped(self.number)
@@ -101,5 +101,5 @@ def ended_in_order(ended: Ended | None = None) -> Iterator[None]:
 
 
 def _is_usual(number: int, handler: object) -> bool:
-    """Return whether the handler is Python's default: neither ignored by the shell (nohup, &) nor set by a program."""
+    """Return whether to replace a handler: for SIGINT any Python function, for other signals only the default."""
     return callable(handler) if number == signal.SIGINT else handler == signal.SIG_DFL

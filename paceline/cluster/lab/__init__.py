@@ -1,1 +1,1 @@
-"""A cluster in a box: hosts that are network namespaces with shaped links, and workers with a share of a core."""
+"""A cluster on one machine: hosts are network namespaces with shaped links, workers get a share of a core."""

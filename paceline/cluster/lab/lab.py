@@ -4,8 +4,8 @@ host 0        host 1        host 2        host 3       network namespaces
 eth0 |        eth0 |        eth0 |        eth0 |       shaped where a host sends ...
      +------------ switch (a bridge) ----------+       ... and where the switch sends to it
 
-With an overlay, ranks talk over a virtual network inside that one, as containers often do: vx0 on every host, whose
-packets travel inside UDP packets of eth0.
+With an overlay, ranks use a virtual network on top of this one, as containers often do: every host has an interface
+vx0, whose packets travel inside UDP packets of eth0.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ class Lab(Member):
 
     @property
     def goodput(self) -> float:
-        """Bytes per second that TCP gets at most: the data in a full packet, of its bytes on the wire."""
+        """Return the largest TCP rate in bytes per second: the bandwidth times the share of data in a full packet."""
         return self.bytes_per_second * OVERLAYS[self.overlay]
 
     def host_of(self, rank: int, workers: int) -> int:
-        """Return the host of a rank. Consecutive workers share a host; servers come after them, one host each."""
+        """Return the host of a rank. Consecutive workers share a host; servers are dealt to the hosts in turn."""
         if rank >= workers:
             return rank % self.hosts
         return rank if workers <= self.hosts else rank * self.hosts // workers

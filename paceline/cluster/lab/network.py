@@ -1,12 +1,12 @@
 """The network of a lab: namespaces, veth pairs, a bridge and htb, made with ip and tc.
 
-Everything, the switch included, is in namespaces of its own: the host sees nothing of it, and removing the
-namespaces removes all of it. Their names carry the owner, so that the next command can remove what a killed owner
-left.
+Everything, including the switch, is in separate namespaces. The host does not see any of it, and removing the
+namespaces removes all of it. Their names contain the owning process, so that the next command can remove what a
+killed owner left behind.
 
-htb shapes both ends of every link. `ceil` equals the rate, so that nothing is borrowed; the burst grows with the
-rate, because kernel timers are coarse; the leaf is a short queue, so that TCP sees losses instead of seconds of
-delay. TCP is cubic, because with the default of some kernels (bbr) a shaped link has a different goodput.
+htb shapes both ends of every link. `ceil` equals the rate, so that nothing is borrowed. The burst grows with the rate,
+because kernel timers are coarse. The queue is short, so that TCP sees losses instead of seconds of delay. TCP uses
+cubic, because with the default of some kernels (bbr) a shaped link has a different goodput.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _OURS = re.compile(r"paceline-\d+-\d+-\d+-[0-9a-f]{6}-(?:switch|\d+)")
 
 
 class Network:
-    """The network of a lab, which exists inside the with-block."""
+    """The network of a lab. It exists inside the with-block."""
 
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
@@ -64,7 +64,7 @@ class Network:
 
     @property
     def interface(self) -> str:
-        """The interface over which ranks exchange."""
+        """Return the name of the interface that ranks use for the exchange."""
         return INTERFACE if self.lab.overlay == "none" else OVERLAY
 
     def address(self, host: int) -> str:
@@ -87,14 +87,14 @@ class Network:
     def seats(
         self, workers: int, servers: int = 0, place: Callable[[int], Place] = lambda rank: Place()
     ) -> tuple[Seat, ...]:
-        """Return the seats of ranks on the hosts; `place` is entered first, as a lab hides control groups."""
+        """Return the seats of ranks on the hosts. A rank enters `place` first, because a lab hides control groups."""
         nodes = [self.lab.host_of(rank, workers) for rank in range(workers + servers)]
         return seats_on(
             [self.host(node) for node in nodes], lambda rank: Place(self.prefix(nodes[rank])).inside(place(rank))
         )
 
     def cut(self, host: int) -> None:
-        """Take the link of a host down at the switch, as a pulled cable does."""
+        """Take the link of a host down at the switch, as if its cable was pulled."""
         switch_port(f"{self._name}-switch", host, "down")
 
     def heal(self, host: int) -> None:
@@ -114,9 +114,9 @@ class Network:
         return dict(interface.get("stats64") or interface["stats"])
 
     def settled_goodput(self, seconds: float) -> list[float]:
-        """Measure until every link has its rate within a tenth; refuse a lab that this machine cannot carry.
+        """Measure until every link has its rate within 10 %. Raises if this machine is too slow for the lab.
 
-        Other work on this machine can only slow links down, so the best of a few measurements counts.
+        Other work on this machine can only slow links down, so the best of ATTEMPTS measurements counts.
         """
         best: list[float] = []
         for _ in range(ATTEMPTS):
@@ -205,7 +205,7 @@ class Network:
         ]
 
     def _peers(self, host: int) -> list[str]:
-        """Return where packets for all hosts go: to each of the others, as there is no multicast."""
+        """Return bridge commands that send broadcasts to each of the other hosts, because there is no multicast."""
         peers = [peer for peer in range(self.lab.hosts) if peer != host]
         return [f"fdb append 00:00:00:00:00:00 dev {OVERLAY} dst {self.wire_address(peer)}" for peer in peers]
 
@@ -240,7 +240,10 @@ def hosts_behind(switch: str) -> int:
 
 
 def set_link(host: int, state: str) -> str:
-    """Cut ("down") or heal ("up") the link of a host of the one lab that runs; return the lab's name."""
+    """Cut ("down") or heal ("up") the link of a host in the running lab. Return the name of the lab.
+
+    Raises WrongCommand unless exactly one lab runs.
+    """
     check_tools()
     switches = running()
     if len(switches) != 1:
@@ -261,7 +264,7 @@ def abandoned() -> list[str]:
 
 
 def sweep() -> None:
-    """Remove the namespaces of killed owners as far as this process is allowed to."""
+    """Remove the namespaces of killed owners, if this process is root."""
     if os.geteuid() == 0:
         _remove_all(abandoned())
 

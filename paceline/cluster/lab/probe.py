@@ -1,4 +1,4 @@
-"""Program that runs on a host of a lab: send to one host, receive from another, print the received bytes per second.
+"""A program for a host of a lab: send to one host, receive from another, print the received bytes per second.
 
 probe.py OWN_ADDRESS PEER_ADDRESS PORT SECONDS
 """

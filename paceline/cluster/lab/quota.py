@@ -1,4 +1,4 @@
-"""A share of a core for each worker, by a control group with a CPU quota (version 1 or 2).
+"""Limit each worker to a share of a core, with a control group (version 1 or 2) that has a CPU quota.
 
     quota = cpus x 100 ms of processor time in every period of 100 ms
 
@@ -44,7 +44,7 @@ class Tree:
 
 
 class Quota:
-    """One control group per worker, which exist inside the with-block."""
+    """Control groups, one per worker. They exist inside the with-block."""
 
     def __init__(self, cpus: float, workers: int, proc: Path = Path("/proc")) -> None:
         self._cpus, self._workers, self._proc = cpus, workers, proc
@@ -92,7 +92,7 @@ class Quota:
 
 
 def find_tree(proc: Path = Path("/proc")) -> Tree | None:
-    """Find where groups with a CPU quota can be created: version 2 if it has the cpu controller, else version 1."""
+    """Return where groups with a CPU quota can be created: version 2 if it has the cpu controller, else version 1."""
     trees = list(_trees(proc))
     for kind, mount, own in trees:
         home = _home_of_two(mount, own) if kind == "cgroup2" else None
@@ -143,18 +143,18 @@ def _offers_cpu(group: Path) -> bool:
 
 
 def _existing(mount: Path, path: str) -> Path:
-    """Return this process's group, or the mount point: in a container the path may be one of the host."""
+    """Return this process's group, or the mount point if it is not visible, as in a container."""
     group = mount / path.lstrip("/")
     return group if group.is_dir() else mount
 
 
 def abandoned(proc: Path = Path("/proc")) -> list[Path]:
-    """Return the groups that killed owners left behind, in every place where this process could create some."""
+    """Return the groups that killed owners left behind, in every group where this process could create some."""
     return [group for home in _homes(proc) for group in _abandoned_in(home)]
 
 
 def sweep(proc: Path = Path("/proc")) -> None:
-    """Remove the groups of killed owners, whose workers were killed with them."""
+    """Remove the groups of killed owners. Their workers are dead, because the guard killed them."""
     for group in abandoned(proc):
         _remove(group, 0.0)
 

@@ -1,4 +1,4 @@
-"""Launchers, which start the processes of a run."""
+"""Launchers start the processes of a run."""
 
 from paceline.menu.menu import Menu
 

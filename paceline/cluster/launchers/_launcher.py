@@ -1,4 +1,4 @@
-"""The seam of launchers: starting the processes of a job, wherever they run."""
+"""The protocols of launchers and of the jobs that they start."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from paceline.types import Host, Seat
 
 
 class Job(AbstractContextManager["Job"], Protocol):
-    """The processes of one start; leaving the context stops those that still run."""
+    """The processes of one start. Leaving the context stops the processes that still run."""
 
     @property
     def failures(self) -> Sequence[Failure]:
-        """The processes that failed by themselves, the cause first."""
+        """Return the processes that failed, the cause first."""
 
     def wait(self) -> None:
-        """Wait until all have ended; raise WorkerFailed for the first failure, Stopped for a signal."""
+        """Wait until all processes have ended. Raises WorkerFailed for the first failure, Stopped for a signal."""
 
     def stop(self) -> None:
         """End all processes now."""
@@ -34,10 +34,10 @@ class Launcher(Protocol):
     name: ClassVar[str]
 
     def hosts(self, environ: Mapping[str, str]) -> tuple[Host, ...]:
-        """Return the hosts that the launcher knows by itself, such as those of an allocation."""
+        """Return the hosts that the launcher finds without the user's help, such as those of an allocation."""
 
     def check(self, seats: Sequence[Seat]) -> None:
-        """Raise if the seats cannot be filled, as far as that is known before anything starts."""
+        """Raise if ranks cannot be started on these seats, as far as this can be checked in advance."""
 
     def start(
         self,
@@ -51,8 +51,8 @@ class Launcher(Protocol):
         servers: int = 0,
         seats: Sequence[Seat] = (),
     ) -> Job:
-        """Start `workers` processes of argv, and `servers` more of the same, which come after them as ranks.
+        """Start `workers` + `servers` processes of argv. The servers are the ranks after the workers.
 
-        `folder` holds the files of the job on this machine; files that lie there go to every host. Output lines go to
-        on_line(rank, "stdout" or "stderr", line), or to the terminal, with the rank in front if `prefix`.
+        `folder` holds the files of the job on this machine; JSON files in it go to every host. Output lines go to
+        on_line(rank, "stdout" or "stderr", line), or else to the terminal, with the rank in front if `prefix`.
         """

@@ -1,9 +1,9 @@
-"""Workers on this machine for a person with a debugger: rank 0 has the terminal, and nobody has a deadline.
+"""Start workers on this machine for use with a debugger: rank 0 owns the terminal, and waits have no deadline.
 
 paceline run -np 2 --launcher debug -- python my_train.py        breakpoint() in rank 0 opens a prompt
 
-While rank 0 stands at a breakpoint the others wait for it, however long that takes. Ctrl-C goes to rank 0. Output of
-the other ranks is shown with their rank in front.
+While rank 0 stands at a breakpoint, the other ranks wait for it without a time limit. Ctrl-C goes to rank 0. Output
+of the other ranks is shown with their rank in front.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An indexed Job with a headless Service, written for people to apply; paceline never calls kubectl.
+"""Write an indexed Job and a headless Service of Kubernetes, for the user to apply. paceline never calls kubectl.
 
     paceline run --launcher "kubernetes(image=me/train, pods=2, slots=4)" -np 8 ... > job.yaml
 
@@ -6,7 +6,7 @@
     pod 1   paceline run ...      sees its index and becomes an agent, which dials pod 0 by its headless name
     ...
 
-All pods run the very command that was written. Agents prove the token of a Secret before they are heard.
+All pods run the same command. Agents must prove that they know the token, which comes from a Secret.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PATIENCE = 600.0  # seconds for all pods to start: images are pulled meanwhile
 
 @dataclass(frozen=True)
 class Kubernetes(Member):
-    """The Job. `cpu`, `memory`, `storage` and `gpu` are for each pod; `claim` keeps records on a volume."""
+    """Settings of the Job. `cpu`, `memory`, `storage` and `gpu` are per pod. `claim` names a volume for records."""
 
     name: ClassVar[str] = "kubernetes"
 
@@ -59,7 +59,7 @@ class Kubernetes(Member):
     silence: float = SILENCE
 
     def hosts(self, environ: Mapping[str, str]) -> tuple[Host, ...]:
-        """Return the pods, by the names that the headless Service gives them."""
+        """Return the pods as hosts. The headless Service defines their names."""
         return tuple(
             Host(f"{self.job}-{index}", self.slots, address=f"{self.job}-{index}.{self.job}")
             for index in range(self.pods)
@@ -108,7 +108,7 @@ class Kubernetes(Member):
         return job
 
     def manifest(self, command: Sequence[str]) -> str:
-        """Return Service and Job as YAML."""
+        """Return the Service and the Job as YAML."""
         head = [
             f"# kubectl create secret generic {self.job} --from-literal=token=$(openssl rand -hex 32)",
             "# kubectl apply -f THIS_FILE",
@@ -172,7 +172,7 @@ class Kubernetes(Member):
 
 
 def gathered(indices: set[int], token: str, seconds: float = PATIENCE) -> dict[int, socket.socket]:
-    """Wait until the agents of these pods have connected and proved the token."""
+    """Wait until the agents of these pods have connected and proved the token. Return their sockets by index."""
     lines: dict[int, socket.socket] = {}
     limit = time.monotonic() + seconds
     with socket.create_server(("", PORT), backlog=1024) as door:
@@ -205,7 +205,7 @@ def _index(line: socket.socket, token: str) -> int | None:
 
 
 def _yaml(value: Any, indent: int = 0) -> Iterator[str]:
-    """Yield the lines of a value; texts are quoted as JSON does, which YAML reads."""
+    """Yield the lines of a value in YAML. Texts are quoted as in JSON, which YAML accepts."""
     space = "  " * indent
     if isinstance(value, dict):
         for key, inner in value.items():

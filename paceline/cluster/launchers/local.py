@@ -1,4 +1,4 @@
-"""All workers on this machine, under the environment variables that torchrun sets.
+"""Start all workers on this machine, with the environment variables that torchrun sets.
 
 folder/store/          where ranks find each other; only the user can enter
 folder/rank-K.log      output of rank K
@@ -29,7 +29,7 @@ class Local(Member):
     name: ClassVar[str] = "local"
 
     def hosts(self, environ: Mapping[str, str]) -> tuple[Host, ...]:
-        """Return none: all ranks start on this machine."""
+        """Return no hosts, because all ranks start on this machine."""
         return ()
 
     def check(self, seats: Sequence[Seat]) -> None:
@@ -47,7 +47,7 @@ class Local(Member):
         servers: int = 0,
         seats: Sequence[Seat] = (),
     ) -> LocalJob:
-        """Start the processes. The place of a seat says how: for example on a host of a lab."""
+        """Start the processes. The place of a seat may add a command prefix, for example to enter a host of a lab."""
         return self._started(argv, workers, folder, environ, prefix, on_line, servers, seats)
 
     def _started(
@@ -107,7 +107,7 @@ def prepare(folder: Path, processes: int) -> Path:
 
 
 def free_port() -> int:
-    """Return a port of the loopback interface on which nobody listens now."""
+    """Return a port of the loopback interface that is not in use now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

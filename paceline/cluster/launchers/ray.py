@@ -1,4 +1,4 @@
-"""Agents as actors of a Ray cluster, for people whose cluster is one.
+"""Start agents as actors of a Ray cluster.
 
     paceline run --launcher ray -np 8 ...            on a machine of the cluster
 
@@ -38,7 +38,7 @@ LABEL = "ray.io/node-id"
 
 @dataclass(frozen=True)
 class Ray(Member):
-    """`slots` workers on each node, or as many as it has cores; each takes `cpus` and `gpus` of the node."""
+    """Settings for Ray. A node gets `slots` workers, by default as many as fit. Each takes `cpus` and `gpus`."""
 
     name: ClassVar[str] = "ray"
 
@@ -113,7 +113,7 @@ class Ray(Member):
 
 
 class AgentActor:
-    """The actor of one node: runs the agent and passes bytes between it and the launcher."""
+    """The actor of one node. It runs the agent and passes bytes between the agent and the launcher."""
 
     def __init__(self, python: str, folder: str, path: str) -> None:
         environ = {**os.environ, **({"PYTHONPATH": path} if path else {})}
@@ -127,7 +127,7 @@ class AgentActor:
         )
 
     def exchange(self, data: bytes) -> bytes | None:
-        """Pass bytes to the agent; return what it has written meanwhile, None at its end."""
+        """Pass bytes to the agent. Return the bytes that it has written, or None if it has ended."""
         source, sink = self._agent.stdout, self._agent.stdin
         assert source is not None
         assert sink is not None
@@ -142,7 +142,7 @@ class AgentActor:
 
 
 def _carried(actor: Any) -> int:
-    """Return a descriptor that stands for the agent of an actor; a thread carries the bytes."""
+    """Return a descriptor connected to the agent of an actor. A thread passes the bytes."""
     ours, theirs = socket.socketpair()
     threading.Thread(target=_carry, args=(actor, theirs), name="ray carries", daemon=True).start()
     return ours.detach()
@@ -169,7 +169,7 @@ def _carry(actor: Any, line: socket.socket) -> None:
 
 
 def _waiting(line: socket.socket) -> bytes | None:
-    """Return what the launcher has sent, without waiting; None if it has hung up."""
+    """Return what the launcher has sent, without waiting, or None if it has closed the connection."""
     try:
         return line.recv(1 << 20) or None
     except BlockingIOError:
@@ -191,7 +191,7 @@ def _ray() -> Any:
 
 @cache
 def _nodes(address: str) -> list[dict[str, Any]]:
-    """Connect to the cluster; return its nodes in the order of their addresses."""
+    """Connect to the cluster and return its live nodes, sorted by address."""
     ray = _ray()
     try:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")

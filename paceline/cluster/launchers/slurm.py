@@ -1,4 +1,4 @@
-"""Agents as steps of a Slurm allocation; outside of one, a batch script that does the same is submitted.
+"""Start agents as steps of a Slurm allocation. Outside of an allocation, submit a batch script that does so.
 
     paceline run --launcher slurm -np 8 ...          on a login node: writes a script, submits it, shows its output
       sbatch script.sh
@@ -39,7 +39,7 @@ PATIENCE = 120.0  # seconds for a step to start
 
 @dataclass(frozen=True)
 class Slurm(Member):
-    """Options for sbatch, without effect inside an allocation. `requeue` starts a preempted job again."""
+    """Options for sbatch. They have no effect inside an allocation. `requeue` starts a preempted job again."""
 
     name: ClassVar[str] = "slurm"
 
@@ -54,7 +54,7 @@ class Slurm(Member):
     silence: float = SILENCE
 
     def hosts(self, environ: Mapping[str, str]) -> tuple[Host, ...]:
-        """Return the nodes of the allocation that this process is in; none outside of one."""
+        """Return the nodes of the allocation that this process runs in; no nodes outside of an allocation."""
         return allocated(environ)
 
     def check(self, seats: Sequence[Seat]) -> None:
@@ -91,7 +91,7 @@ class Slurm(Member):
         return job
 
     def command(self, host: Host) -> list[str]:
-        """Return the step that runs the agent of a node."""
+        """Return the srun command that runs the agent of a node."""
         words = [
             "srun",
             "--nodes=1",
@@ -137,7 +137,7 @@ def allocated(environ: Mapping[str, str]) -> tuple[Host, ...]:
 
 
 def numbers_of(text: str) -> list[int]:
-    """Read `2(x3),1` as 2, 2, 2, 1."""
+    """Parse Slurm's list of counts: `2(x3),1` becomes [2, 2, 2, 1]."""
     result: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"(\d{1,6})(?:\(x(\d{1,6})\))?", part.strip())

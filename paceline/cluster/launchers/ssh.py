@@ -1,11 +1,11 @@
-"""One agent per host, started by the ssh client that people already use.
+"""Start one agent per host with the user's ssh client.
 
     paceline run -H a:4,b:4 --model resnet50
     ssh -o BatchMode=yes a 'cd FOLDER && exec python -m paceline.cluster.agent'
 
-Keys, jump hosts and ports come from the user's own ssh configuration; settings here and in a cluster file add to it.
-Nobody is asked for a password. Variables of the libraries (NCCL_*, GLOO_*, ...) go along; the rest of the environment
-of a host is its own.
+Keys, jump hosts and ports come from the user's ssh configuration; settings here and in a cluster file add to it. ssh
+never asks for a password. Environment variables of libraries (NCCL_*, GLOO_*, ...) are passed on to the hosts; all
+others are those of the host.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ REMEDIES = {
 
 @dataclass(frozen=True)
 class Ssh(Member):
-    """Settings for all hosts; a cluster file may override them for one. `config` is a file in the form of ssh_config.
+    """Settings for all hosts. A cluster file may override them for one host. `config` is an ssh_config file.
 
     A host that is silent for `silence` seconds counts as lost.
     """
@@ -63,7 +63,7 @@ class Ssh(Member):
     silence: float = SILENCE
 
     def hosts(self, environ: Mapping[str, str]) -> tuple[Host, ...]:
-        """Return none: the user names them."""
+        """Return no hosts, because the user names them."""
         return ()
 
     def check(self, seats: Sequence[Seat]) -> None:
@@ -120,7 +120,7 @@ class Ssh(Member):
 
 
 def agent_command(host: Host, python: str = "", folder: str = "") -> str:
-    """Return the line for the shell of a host; every word that a user wrote is quoted."""
+    """Return the command line for the shell of a host. Every word that a user wrote is quoted."""
     place, program = host.folder or folder or os.getcwd(), host.python or python or sys.executable
     path = os.environ.get("PYTHONPATH")
     setting = f"PYTHONPATH={shlex.quote(path)} " if path else ""
