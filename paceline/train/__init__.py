@@ -1,1 +1,1 @@
-"""Training: the step, evaluation, loss scaling."""
+"""Training: the step, evaluation, checkpoints, loss scaling, and the entry points of a rank."""

@@ -1,4 +1,4 @@
-"""A model and an optimizer, bound to engines that exchange, and to the group that they exchange in."""
+"""Connect a model and an optimizer with the engines that exchange their vectors, and with a group of ranks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from paceline.workload.profile import StepProfile
 
 
 class Bound:
-    """What a Pace trains and how it travels; what a step does is in Pace."""
+    """Base class of Pace: holds the model, the optimizer, the engines and the group. Pace itself makes the steps."""
 
     duty: Duty
 
@@ -56,13 +56,13 @@ class Bound:
 
     @property
     def trained(self) -> list[nn.Parameter]:
-        """Return the parameters that are exchanged: those that required gradients at wrap."""
+        """Return the parameters that are exchanged: those that required gradients when the model was wrapped."""
         return [parameter for _, parameter in self._named]
 
     def _open_lane(
         self, lane: Lane, exchange: Exchange | None = None, positions: Sequence[int] | None = None
     ) -> Engine:
-        """Create the engine of one vector over all parameters, or over those at `positions`."""
+        """Create the engine that exchanges one vector over all parameters, or over those at `positions`."""
         exchange = exchange or self.axes.exchange
         named = self._named if positions is None else [self._named[position] for position in positions]
         engine = engine_of(self._way)(
@@ -87,18 +87,18 @@ class Bound:
         return self._presence.comm
 
     def _enter(self, view: View) -> None:
-        """Enter the group of a view with every engine; unfinished exchanges of the group before are dropped."""
+        """Enter the group of a view with every engine. Unfinished exchanges of the previous group are dropped."""
         self._view = view
         for engine in self.engines:
             engine.abandon()
             engine.enter(self.comm, view)
 
     def _phased(self) -> Exchange | None:
-        """Return the exchange in two phases if the schedule runs forward between them, else None."""
+        """Return the two-phase form of the exchange if the schedule needs two phases, else None."""
         return self.axes.exchange.decoupled() if self._way.phases > 1 else None
 
     def _open_gates(self, arrive: Callable[[Sequence[int]], None]) -> Gates:
-        """Make forward wait for its parameters from now on, and saving and loading as well."""
+        """Make forward wait for its parameters from now on. Saving and loading first finish the last step."""
         check_not_compiled(self.model)
         settle = for_one(self.model, lambda *_: self.duty.finish(), lambda: self.duty.finish())
         self._hooks += [
@@ -116,7 +116,7 @@ class Bound:
                 self._hooks.append(module.register_forward_pre_hook(for_one(module, lambda *_: act())))
 
     def watch(self) -> Watch:
-        """Start measuring layer times; rule grad only."""
+        """Start measuring layer times. Only rule grad supports this."""
         return Watch(self.model, self.engines[0], [parameter for _, parameter in self._named], self._clock)
 
     def _plans(self, profile: StepProfile | None) -> Planning:
@@ -138,7 +138,7 @@ class Bound:
         return [bool(count) for count in total.tolist()]
 
     def _check_exchanged(self) -> None:
-        """Raise if the optimizer updates a parameter that is not exchanged: one that was frozen or missing at wrap."""
+        """Raise if the optimizer updates a parameter that is not exchanged: it was frozen or missing at wrap."""
         updated = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
         if not updated <= self._known:
             check_added([name for name, p in self.model.named_parameters() if id(p) in updated - self._known])

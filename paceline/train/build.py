@@ -1,4 +1,4 @@
-"""From a Run to the objects that carry it out; alone in knowing every family."""
+"""Build the objects that carry out a Run. Only this file knows all families."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ from paceline.workload.sources._source import Counted, Source
 
 
 def workload_of(run: Run, source: Source | None = None, rank: int = 0) -> Workload:
-    """The workload, built to take the samples of a source that has its own; or one that waits after a profile."""
+    """Return the workload of a run. It fits the samples of the source, if the source has its own.
+
+    With compute `replay`, return a workload that waits for the times of a profile instead of computing.
+    """
     waiting: Workload | None = COMPUTE.make(run.compute).workload(rank)
     if waiting is not None:
         return waiting
@@ -64,7 +67,7 @@ def _smoothed(run: Run, workload: Workload) -> Workload:
 
 
 def _rate_of(run: Run, optimizer: Any) -> Callable[[float], float] | None:
-    """The learning rate as a function of the time in epochs; None leaves it to the optimizer."""
+    """Return the learning rate as a function of the time in epochs, or None to keep that of the optimizer."""
     if run.lr_schedule is None:
         return None
     schedule, own = rates.MENU.make(run.lr_schedule), optimizer.param_groups[0]["lr"]
@@ -72,7 +75,7 @@ def _rate_of(run: Run, optimizer: Any) -> Callable[[float], float] | None:
 
 
 def _try_out(run: Run, workload: Workload, source: Source) -> None:
-    """Refuse a model that cannot take what a source gives, before the first step."""
+    """Raise WorkloadError if the model cannot process the samples of a source. Called before the first step."""
     batch = source.samples_of(workload)(source.order(1, run.seed).ids(0, 0))
     try:
         with seeded(run.seed), torch.no_grad(), in_eval(workload.model):  # so that nothing is learned from it
@@ -87,7 +90,7 @@ def _try_out(run: Run, workload: Workload, source: Source) -> None:
 
 
 def training_of(composed: Composed, comm: Comm, device: Device | None = None) -> Training:
-    """One rank, ready to step."""
+    """Build the Training of this rank: model, optimizer, pace and data, ready for the first step."""
     run, device = composed.run, device or find()
     source = sources.MENU.make(run.source)
     workload = workload_of(run, source, comm.rank)
@@ -116,7 +119,7 @@ def training_of(composed: Composed, comm: Comm, device: Device | None = None) ->
 
 
 def pace_of(composed: Composed, model: Any, optimizer: Any, comm: Comm, device: Device) -> Stepper:
-    """A Pace, or the reference that is raced instead."""
+    """Return a Pace, or the reference if the run names one."""
     run, axes = composed.run, composed.axes
     settings: dict[str, Any] = {
         "comm": comm,
@@ -133,7 +136,7 @@ def pace_of(composed: Composed, model: Any, optimizer: Any, comm: Comm, device: 
 
 
 def feed_of(run: Run, workload: Workload, view: View, device: Device, source: Source) -> Feed:
-    """This rank's batches, one per backward, on the device."""
+    """Return the iterator over this rank's batches, one per backward, on the device."""
     return Feed(
         source.samples_of(workload),
         source.order(run.samples_per_step, run.seed),
@@ -145,7 +148,7 @@ def feed_of(run: Run, workload: Workload, view: View, device: Device, source: So
 
 
 def _placing(run: Run, device: Device) -> Callable[[Any], Any]:
-    """How a batch gets onto the device."""
+    """Return the function that moves a batch to the device, in the memory format of the run."""
     channels_last = run.memory_format == "channels_last"
 
     def place(batch: Any) -> Any:
@@ -155,7 +158,7 @@ def _placing(run: Run, device: Device) -> Callable[[Any], Any]:
 
 
 def _formatted(batch: Any) -> Any:
-    """Images of a batch in channels_last."""
+    """Return a batch with its images in channels_last format."""
     if isinstance(batch, torch.Tensor):
         return batch.to(memory_format=torch.channels_last) if batch.dim() == 4 else batch
     if isinstance(batch, dict):

@@ -4,8 +4,8 @@
     DIR/step-00000400/rank-0.snapshot  parameters, buffers, optimizer, residuals, random state, place in the data
                       rank-1.snapshot
 
-A run that resumes with the same number of workers goes on with the same bits. With another number, all ranks start from
-the mean of the parameters and buffers, and from rank 0's optimizer.
+A run that resumes with the same number of workers continues with the same bits. With another number, all ranks start
+from the mean of the parameters and buffers, and from rank 0's optimizer.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Checkpoints:
             )
 
     def save(self, progress: dict[str, Any]) -> None:
-        """Write this rank's state, and name the new checkpoint when all ranks have written theirs."""
+        """Write this rank's state. When all ranks have written theirs, latest.json names the new checkpoint."""
         training = self._training
         step = training.pace.steps
         place = self._place(step)
@@ -74,7 +74,7 @@ class Checkpoints:
             self._remove_old()
 
     def resume(self) -> dict[str, Any]:
-        """Go on from the last checkpoint; return the progress that was saved, empty if there is none yet."""
+        """Load the last checkpoint. Return the progress that was saved; empty if there is no checkpoint yet."""
         latest = self._latest()
         if not latest:
             if self._comm.rank == 0:
@@ -99,7 +99,7 @@ class Checkpoints:
         return dict(state["progress"])
 
     def _resume_with_means(self, latest: dict[str, int]) -> dict[str, Any]:
-        """Start from the mean of all ranks' parameters, with another number of workers."""
+        """Load the mean of all ranks' parameters. Used if the number of workers has changed."""
         first = self._read(latest["step"], 0)
         model = first["model"]
         for rank in range(1, latest["workers"]):
@@ -147,7 +147,7 @@ class Checkpoints:
             raise DamagedFile(path, 0, why="it does not name a checkpoint") from None
 
     def _remove_old(self) -> None:
-        """Delete all but the last checkpoints; only folders that look like ours."""
+        """Delete all but the last KEPT checkpoints. Only folders named like checkpoints are deleted."""
         ours = [path for path in self._folder.iterdir() if re.fullmatch(r"step-\d{8,}", path.name) and path.is_dir()]
         for path in sorted(ours)[:-KEPT]:
             shutil.rmtree(path, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Errors for mistakes in a user's loop that would silently make ranks diverge."""
+"""Raise errors for mistakes in a user's loop that would silently make ranks diverge."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from paceline.train.scaling import LossScale
 
 
 def trainable(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """Return the named parameters that require gradients, without duplicates, in the order of backward."""
+    """Return the named parameters that require gradients, last one first, which is about the order of backward."""
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     if not named:
         raise WorkloadError(f"{type(model).__name__} has nothing to train", why="no parameter requires gradients")
@@ -20,7 +20,7 @@ def trainable(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 
 def check_known(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Raise if the optimizer has parameters that are not the model's, because nobody would exchange them."""
+    """Raise if the optimizer has parameters that the model does not have, because they would not be exchanged."""
     known = {id(parameter) for parameter in model.parameters()}
     strange = [p for group in optimizer.param_groups for p in group["params"] if id(p) not in known]
     if strange:
@@ -53,7 +53,7 @@ def check_thawed(names: Sequence[str]) -> None:
 
 
 def check_not_compiled(model: nn.Module) -> None:
-    """Raise if forward would go around the hooks that wait for updates; compiled code does not call them."""
+    """Raise if a part of the model is compiled, because compiled code skips the hooks that wait for updates."""
     for name, module in model.named_modules():
         if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
             raise WrongCommand(
@@ -64,7 +64,7 @@ def check_not_compiled(model: nn.Module) -> None:
 
 
 def evaluates_once(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether the optimizer calls a closure exactly once; of torch's all but LBFGS do."""
+    """Return whether the optimizer calls a closure exactly once, as all of torch's optimizers except LBFGS do."""
     kind = type(optimizer)
     return kind.__module__.startswith("torch.optim") and kind.__name__ != "LBFGS"
 

@@ -1,11 +1,12 @@
-"""Training in a group that may change between steps: `paceline.wrap` returns this with membership elastic.
+"""Train in a group that may change between steps. With membership elastic, `paceline.wrap` returns an ElasticPace.
 
     enter -> shard, shard, ... -> exchange -> vote -> commit -> update
       ^                              |           |
-      +------ next generation <------+-----------+   a member is lost: the step counts for all, or is made again
+      +------ next generation <------+-----------+   a member is lost: all commit the step, or all repeat it
 
-A global batch is cut into virtual shards, and a member computes the shards of its share one after another. What a step
-contains does not depend on who computes it. Gradients, flags, and BatchNorm statistics travel as one vector.
+A global batch is cut into virtual shards. Each member owns some shards and computes them one after another. The
+samples of a step do not depend on which member computes them. Gradients, flags, and BatchNorm statistics travel as one
+vector.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ GOLDEN = 0x9E3779B97F4A7C15
 
 
 class ElasticPace:
-    """A model and an optimizer, trained together with whoever is in the group.
+    """A model and an optimizer, trained together with the current members of the group.
 
-    pending   the last step() took a shard, and this member has more shards of the same step
-    steps     committed steps, the same on all members
+    pending   whether this member has more shards of the current step after the last step()
+    steps     number of committed steps, the same on all members
     """
 
     note = ""
@@ -96,7 +97,7 @@ class ElasticPace:
         return [parameter for _, parameter in self._named]
 
     def enter(self) -> None:
-        """Be in a group, with the state of its members."""
+        """Enter the current group unless this member is in it already. A new member gets the state of rank 0."""
         while True:
             view = self._presence.begin()
             if view.generation == self._generation:
@@ -121,7 +122,7 @@ class ElasticPace:
         self._presence.committed, self._presence.holds = group.steps, True
 
     def _share_state(self, fresh: bool) -> None:
-        """Copy the state of rank 0 to newcomers; the others only take part."""
+        """Broadcast the state of rank 0. Only new members load it; the others just take part in the broadcast."""
         data = b""
         if self.comm.rank == 0:
             stream = io.BytesIO()
@@ -160,18 +161,18 @@ class ElasticPace:
 
     @property
     def shard(self) -> int:
-        """The shard that this member computes next; enters a group first."""
+        """Return the shard that this member computes next. Enters a group first."""
         self.enter()
         mine: range = self._presence.shards
         return mine[self._taken]
 
     def sow(self, shard: int) -> None:
-        """In deterministic mode, seed torch's generator by step and shard, for dropout."""
+        """In deterministic mode, seed torch's generator with step and shard, because dropout uses it."""
         if self.deterministic:
             torch.manual_seed((self._seed * GOLDEN + self.steps * self.shards + shard) % 2**63)
 
     def step(self, closure: Callable[[], Tensor] | None = None) -> bool:
-        """Take the gradients of one shard; after the last one, exchange. Return True if the step was committed."""
+        """Take the gradients of one shard. After the last shard, exchange. Return True if the step was committed."""
         if closure is not None:
             raise WrongCommand("step(closure) with membership elastic", why="an evaluation cannot be taken back")
         began = self._clock()
@@ -188,7 +189,7 @@ class ElasticPace:
         return self._complete(began)
 
     def _collect(self, weight: float) -> Tensor:
-        """Return gradients, flags and statistics of a shard as one vector, and put the statistics back."""
+        """Return gradients, flags and statistics of a shard as one vector, and restore the earlier statistics."""
         vector = torch.zeros(self._numel, dtype=self._dtype)
         at, flags = 0, sum(self._sizes)
         self._withholding.show()
@@ -242,7 +243,7 @@ class ElasticPace:
         return commits
 
     def _update(self, exchange: ShardExchange) -> None:
-        """Run the optimizer on the sum, which lies in the memory of the generation that made it."""
+        """Run the optimizer on the sum of the exchange, and set the BatchNorm statistics."""
         total = exchange.total()
         flags = total[sum(self._sizes) :][: len(self._named)].tolist()
         at = 0
@@ -264,7 +265,7 @@ class ElasticPace:
                 buffer.add_(moved)
 
     def _forget(self) -> None:
-        """Begin the step, or begin it again: no shard is taken."""
+        """Begin a step, or repeat it from the start: forget the shards that were taken."""
         self._sum = None
         self._taken, self.pending, self.weight = 0, False, None
         self._kept = [buffer.detach().clone() for buffer in self._statistics]
@@ -280,7 +281,7 @@ class ElasticPace:
         raise WrongCommand("synchronize() with membership elastic", why="gradients are known when a step is committed")
 
     def finish(self) -> StepTimes:
-        """Nothing is outstanding between steps."""
+        """Return zero times, because nothing is under way between steps."""
         return StepTimes()
 
     def defer(self) -> None:
@@ -288,20 +289,20 @@ class ElasticPace:
 
     @contextlib.contextmanager
     def averaged(self) -> Iterator[None]:
-        """Statistics are averaged with every commit."""
+        """Do nothing, because every commit averages the statistics."""
         yield
 
     def staleness(self) -> dict[str, Any]:
         return {}
 
     def record_events(self, log: Any) -> None:
-        """Elastic steps leave incidents, no events."""
+        """Do nothing, because elastic steps record no events."""
 
     def state_dict(self) -> dict[str, Any]:
         return {"steps": self.steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load the state of a checkpoint, after model and optimizer and before the first batch."""
+        """Load the state of a checkpoint. Call it after loading model and optimizer, and before the first batch."""
         if self._presence.inside:
             raise WrongCommand("load_state_dict() in a running group", remedy="load before the first batch")
         self._presence.committed = int(state["steps"])

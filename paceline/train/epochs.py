@@ -1,4 +1,4 @@
-"""Train for epochs: every sample once in each, an evaluation after each, checkpoints on the way."""
+"""Train for epochs: an epoch uses every sample once and ends with an evaluation. Checkpoints are written on the way."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paceline.train.measurement import Measurement
 
 
 def train_epochs(run: Run, measurement: Measurement) -> RankReport:
-    """Train until the last epoch, or until the target is reached."""
+    """Train until the last epoch, or until the target is reached. Return the report of this rank."""
     training, comm = measurement.training, measurement.comm
     checkpoints = Checkpoints(run, training, comm) if run.checkpoint else None
     progress = checkpoints.resume() if checkpoints and run.resume else {}
@@ -43,7 +43,7 @@ def train_epochs(run: Run, measurement: Measurement) -> RankReport:
 
 
 def _pieces(run: Run, training: Any) -> Iterator[tuple[bool, int]]:
-    """Cut the rest of an epoch where checkpoints are due: whether it is the last piece, and its updates."""
+    """Cut the rest of an epoch where checkpoints are due. Yield of each piece whether it is the last, and its steps."""
     left = training.feed.order.steps - training.feed.cursor.step
     while left:
         due = run.every - training.pace.steps % run.every if run.checkpoint and run.every else left

@@ -42,7 +42,7 @@ def statistics(model: nn.Module) -> list[Tensor]:
 
 @contextlib.contextmanager
 def averaged_statistics(model: nn.Module, comm: Comm) -> Iterator[None]:
-    """Use the mean of all ranks' statistics inside the with-block, and restore this rank's own afterwards."""
+    """Use the mean of all ranks' BatchNorm statistics inside the with-block; restore this rank's own afterwards."""
     with _averaged(statistics(model), comm, "BatchNorm statistics"):
         yield
 
@@ -74,9 +74,9 @@ def _averaged(tensors: Sequence[Tensor], comm: Comm, what: str) -> Iterator[None
 def accuracy(training: Training, comm: Comm) -> dict[str, float] | None:
     """Return the accuracy on the test samples and their mean loss, or None without test samples or a grade function.
 
-    With a grade function that says so, also the part of samples whose class is among the five best.
+    If the grade function reports it, also return the fraction of samples whose class is among the best five.
 
-    The same parameters give the same bits for any number of workers: the batches are the same, each rank writes
+    The same parameters give the same bits for any number of workers, because the batches are the same, each rank writes
     its own rows of one table, and the rows are added in order.
     """
     if training.tests is None or training.workload.grade is None:
@@ -95,7 +95,10 @@ def accuracy(training: Training, comm: Comm) -> dict[str, float] | None:
 
 
 def _graded(training: Training, ids: Tensor) -> Tensor:
-    """Return the number of correct predictions, that among the five best (NaN if not known), and the sum of losses."""
+    """Return the number of correct predictions, the number that are right in the best five, and the sum of losses.
+
+    The second is NaN if the grade function does not report it.
+    """
     grade, tests = training.workload.grade, training.tests
     assert grade is not None
     assert tests is not None
@@ -120,9 +123,9 @@ def in_eval(model: nn.Module) -> Iterator[None]:
 
 
 def replicas(model: nn.Module, comm: Comm) -> dict[str, Any]:
-    """Return whether all ranks hold the same bits, and the largest distance to the mean relative to its norm.
+    """Return whether all ranks hold the same bits, and the largest distance to the mean, relative to the mean's norm.
 
-    Works piece by piece to need no memory besides the model; means are computed only where bits differ.
+    Means are computed only if bits differ, piece by piece, so that no second model has to fit into memory.
     """
     device = next(model.parameters()).device
     code = torch.tensor([_checksum(model)], dtype=torch.int64, device=device)

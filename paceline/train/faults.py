@@ -1,5 +1,6 @@
-"""Named points at which a test kills or stops this process: PACELINE_FAULT="after the vote:3:9" at its third passing.
+"""Named points at which a test kills or stops this process.
 
+PACELINE_FAULT="after the vote:3:9" sends signal 9 when the point "after the vote" is passed for the third time.
 Nothing happens without the variable.
 """
 
@@ -21,7 +22,7 @@ _passed: dict[str, int] = {}
 
 
 def fault(point: str) -> None:
-    """Send this process the signal that the environment asks for, at the passing that it asks for."""
+    """Count a passing of this point, and send this process the signal if PACELINE_FAULT asks for it now."""
     wanted = os.environ.get(VARIABLE)
     if wanted is None:
         return

@@ -41,9 +41,9 @@ class Training:
     rate: Callable[[float], float] | None = None  # the learning rate at a time in epochs
 
     def steps(self, count: int, meter: Meter, *, drain: bool = True) -> None:
-        """Make `count` updates and record in the meter where the time went.
+        """Make `count` updates and record the parts of their time in the meter.
 
-        Without `drain`, what crosses the last step stays under way, and `drain()` must follow.
+        Without `drain`, an exchange that crosses the last step stays under way, and the caller must call `drain()`.
         """
         for number in range(count):
             meter.start()
@@ -66,23 +66,23 @@ class Training:
             meter.stop()
 
     def drain(self) -> None:
-        """Finish what crosses the last step."""
+        """Finish the exchange that crosses the last step, if there is one."""
         self.pace.finish()
 
     def _set_rate(self) -> None:
-        """Set the learning rate of the update that begins, which belongs to the batch that comes next."""
+        """Set the learning rate of the update that begins, according to the position of its first batch."""
         if self.rate is not None:
             value = self.rate(self.feed.cursor.epoch + self.feed.cursor.step / self.feed.order.steps)
             for group in self.optimizer.param_groups:
                 group["lr"] = value
 
     def _weighed(self, loss: Any) -> Any:
-        """Scale the loss of a batch that is smaller or larger than other ranks', so that every sample counts alike."""
+        """Scale the loss if this rank's batch is smaller or larger than others, so that all samples weigh the same."""
         correction = self.feed.correction
         return loss if correction == 1.0 else loss * correction
 
     def _account(self, times: Any, meter: Meter) -> None:
-        """Count waiting and updating that happened inside forward or backward as such, and only once."""
+        """Count waiting and updating that happened inside forward or backward only as waiting and updating."""
         meter.add("exposed", times.exposed)
         meter.add("update", times.update)
         meter.add("forward", -times.in_forward)
@@ -94,7 +94,7 @@ class Training:
         return torch.autocast(self.device, dtype=_HALF[self.precision])
 
     def _check(self, loss: Any) -> None:
-        """Raise if the loss is not one finite number. On a GPU settle() checks it, as reading stalls the stream."""
+        """Raise if the loss is not one finite number. On a GPU, settle() checks it later, because reading it blocks."""
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             raise WorkloadError(f"the loss is {_spoken(loss)}", why="it must be a tensor with one element")
         if self.device != "cpu":
@@ -112,12 +112,12 @@ class Training:
             )
 
     def _is_scaled(self) -> bool:
-        """Return whether an overflow only skips the step, because the loss scale can still fall."""
+        """Return whether an overflow only skips the step, because the loss scale can still be lowered."""
         scale = self.pace.loss_scale
         return scale is not None and scale.value > 1.0
 
     def settle(self) -> None:
-        """Check the last loss of a GPU; called after a block of steps, when no time is measured."""
+        """Check the last loss on a GPU. Called after a block of steps."""
         if self.device != "cpu":
             self._keep(self._last.item())
 

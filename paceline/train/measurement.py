@@ -1,4 +1,4 @@
-"""Measure one training on this rank: warm-up, blocks of steps, and the report of everything that was seen."""
+"""Measure one training on this rank: warm-up, blocks of steps, and the report of all measurements."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from paceline.train.flops import peak_flops, training_flops
 
 
 class Measurement:
-    """One training, measured on this rank: `warm_up`, `begin`, `block` as often as wanted, `grade`, `report`."""
+    """The measurement of one training on this rank. Call `warm_up`, `begin`, `block` any number of times, `report`."""
 
     def __init__(self, run: Run, training: Any, comm: Any, state: dict[str, Any]) -> None:
 
@@ -41,9 +41,9 @@ class Measurement:
         self._gpu = GpuUse(int(os.environ.get("LOCAL_RANK", "0")) if training.device == "cuda" else None)
 
     def warm_up(self) -> list[float]:
-        """Make steps that do not count, until the plan is final; return the seconds of the first ones.
+        """Make steps that are not measured, until the plan is final. Return the seconds of the first ones.
 
-        Epochs have every sample once, so nothing is trained before them.
+        With --epochs there is no warm-up, because an epoch uses every sample once.
         """
         self.state["step"] = 0
         with self._memory, self._gpu:
@@ -59,17 +59,17 @@ class Measurement:
         gc.collect()
 
     def block(self, length: int) -> None:
-        """Measure a block of steps, up to the end of the last exchange."""
+        """Measure a block of steps, including the exchange that crosses its last step."""
         self.comm.barrier()
         with self._bytes:
             self._timed(length, drain=True)
         self._travelled += length
 
     def turn(self, length: int) -> None:
-        """Measure a block as part of a turn: what the contender before left in caches is not counted.
+        """Measure a block of steps as one contender's part of a turn.
 
-        One step goes before the block and is left out. Exchanges that cross the last step are timed apart, because
-        those of the step before the block are in the block.
+        One unmeasured step precedes the block, so that caches are those of this contender. If exchanges cross the step,
+        the block includes that of the unmeasured step; therefore that of its last step is timed separately.
         """
 
         self.comm.barrier()
@@ -92,7 +92,7 @@ class Measurement:
         self.state["step"] = self.training.pace.steps
 
     def epoch(self, length: int, *, first: bool) -> None:
-        """Measure some steps of an epoch; all steps of an epoch are one block, without what happens between them."""
+        """Measure some steps of an epoch. All steps of an epoch form one block, without the time between the calls."""
         samples = self.training.samples
         self.block(length)
         self._trained += self.seconds[-1]
@@ -108,7 +108,7 @@ class Measurement:
         self._samples = self._epoch_samples
 
     def _forget_cut_epoch(self) -> None:
-        """Leave out an epoch whose first steps were made by another process, if there are whole epochs beside it."""
+        """Drop the first epoch if it was resumed in its middle and there are whole epochs after it."""
         if self._cut and len(self.seconds) > 1:
             del self.seconds[0], self._meter.steps[: self._cut]
             for part in self._meter.parts.values():
@@ -128,21 +128,21 @@ class Measurement:
 
     @property
     def reached(self) -> bool:
-        """Whether the last evaluation has reached the target of the run."""
+        """Return whether the last evaluation has reached the target of the run."""
         target = self.run.target
         return target is not None and bool(self._graded) and self._graded[-1]["value"] >= target
 
     def progress(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps of the measurement."""
+        """Return the part of the measurement that a checkpoint keeps."""
         return {"seconds": self._trained, "accuracy": [dict(grade) for grade in self._graded]}
 
     def resume(self, progress: dict[str, Any]) -> None:
-        """Go on from what a checkpoint has kept."""
+        """Continue with the measurements that a checkpoint has kept."""
         self._trained = progress.get("seconds", 0.0)
         self._graded = [cast(Grade, dict(grade)) for grade in progress.get("accuracy", [])]
 
     def report(self, costs: tuple[float | None, float | None] | None = None) -> RankReport:
-        """Return what this rank saw; `costs` are the FLOPs of a sample and the peak of this worker, if known."""
+        """Return the report of this rank. `costs` are the FLOPs of a sample and the peak of this worker, if known."""
 
         run, training, comm = self.run, self.training, self.comm
         self._memory.look()
@@ -195,12 +195,12 @@ class Measurement:
 
 
 def pushed(comm: Any) -> tuple[int, ...]:
-    """Bytes that this worker has pushed to each server."""
+    """Return the bytes that this worker has sent to each server."""
     return () if comm.service is None else tuple(comm.service.sent)
 
 
 def _graded(run: Run, block: int, seen: dict[str, Any] | None, rank: int, seconds: float) -> list[Grade]:
-    """One entry of the record: with --steps there is one, at the end, and its epoch is 0."""
+    """Return the entry of the record for one evaluation, and print it on rank 0. With --steps its epoch is 0."""
     if seen is None:
         return []
     epoch = block + 1 if run.epochs else 0
@@ -233,7 +233,7 @@ def _input(training: Any) -> InputPart:
 
 
 def _events(training: Any, run: Run) -> tuple[list[EventRow], float, dict[str, Any] | None]:
-    """The events of a few more steps that the rate does not count, the exposed seconds of one, and layer times."""
+    """Make a few more steps. Return their events, the mean exposed seconds of a step, and layer times if measured."""
 
     steps = int(os.environ.get("PACELINE_WATCHED", "3"))
     if not steps:
@@ -255,7 +255,10 @@ def _events(training: Any, run: Run) -> tuple[list[EventRow], float, dict[str, A
 
 
 def _watch(training: Any, run: Run) -> Any:
-    """Nobody, where the plan was already made with a profile, and where hooks would change a compiled graph."""
+    """Return a Watch that measures layer times, or None if they are known or cannot be measured.
+
+    They are known if the plan was made with a profile. Hooks would change a compiled graph.
+    """
     engines = training.pace.engines
     if run.compile or not engines or not training.pace.duty.averages_gradients or engines[0].profile is not None:
         return None
@@ -269,7 +272,7 @@ def _profile(training: Any, watch: Any, run: Run) -> dict[str, Any] | None:
 
 
 def _network(training: Any) -> NetworkPart:
-    """The link as measured in this run, where a schedule asked for it."""
+    """Return the link that a schedule has measured in this run, or an empty dict."""
     engines = training.pace.engines
     if not engines or engines[0].profile is None:
         return {}
@@ -278,7 +281,7 @@ def _network(training: Any) -> NetworkPart:
 
 
 def _costs(run: Run, training: Any, comm: Any) -> tuple[float | None, float | None]:
-    """FLOPs of one sample, counted by rank 0, and the most that this worker can do, measured where it is a CPU."""
+    """Return the FLOPs of one sample (on rank 0), and the peak FLOPs per second of this worker (on a CPU)."""
 
     training.pace.finish()  # rank 0 computes alone below: nothing may be under way that others take part in
     peak = peak_flops() if training.device == "cpu" else None
@@ -290,12 +293,12 @@ def _costs(run: Run, training: Any, comm: Any) -> tuple[float | None, float | No
 
 
 def _staleness(training: Any) -> Staleness:
-    """Return when each step's gradients left and when its parameters were back, with rule server."""
+    """Return when the gradients of each step left and when its parameters came back. Only rule server records this."""
     return training.pace.staleness()
 
 
 def _coding(training: Any) -> dict[str, float]:
-    """What compressing has cost so far: bytes before and after, seconds; empty without a compressor."""
+    """Return what compression has cost so far: bytes before and after, and seconds. Empty without a compressor."""
     arenas = [arena for engine in training.pace.engines for arena in engine.arenas]
     spent = [vars(arena.codec.spent) for arena in arenas if arena.codec is not None]
     return {key: sum(one[key] for one in spent) for key in spent[0]} if spent else {}

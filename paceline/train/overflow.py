@@ -1,10 +1,11 @@
-"""torch's GradScaler, where ranks have gradients of their own: they agree on an overflow before anyone skips.
+"""Support for torch's GradScaler if gradients differ among ranks: all ranks agree whether to skip a step.
 
-With rule grad all ranks see the same mean, so GradScaler decides alike without help. Otherwise we announce that the
-optimizer handles scales itself, as fused optimizers do. It then calls step() in any case, with two attributes:
+With rule grad all ranks see the same mean, so GradScaler makes the same decision everywhere. With other rules we
+announce that the optimizer handles scales itself, as fused optimizers do. GradScaler then always calls step(), and
+sets two attributes:
 
     found_inf    whether gradients of this rank overflowed
-    grad_scale   what they must be divided by, or None if the loop has done so
+    grad_scale   the scale to divide gradients by, or None if the loop has already divided them
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from paceline.errors import WrongCommand
 
 
 def take_part(optimizer: Any) -> None:
-    """Make GradScaler call step() on every rank, whatever this rank's gradients are."""
+    """Make GradScaler call step() on every rank, even if gradients of this rank overflowed."""
     optimizer._step_supports_amp_scaling = True
 
 
 def overflowed(holders: list[Any], agree: Callable[[list[bool]], list[bool]] | None) -> bool:
-    """Return whether gradients overflowed on any rank; divide them by the scale if not. Collective under GradScaler."""
+    """Return whether gradients overflowed on any rank. If not, divide them by the scale. Collective with GradScaler."""
     holder = next((holder for holder in holders if getattr(holder, "found_inf", None) is not None), None)
     if holder is None:
         return False

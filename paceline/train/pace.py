@@ -171,7 +171,7 @@ class Pace(Bound):
         return StepTimes(exposed + spent.waited, update + spent.updated, in_forward, spent.in_backward)
 
     def _optimizer_step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Do for a call of optimizer.step() what step() does; gradients stay until zero_grad."""
+        """Make a step. Called instead of optimizer.step(). Unlike step(), it keeps gradients until zero_grad."""
         if self.duty.refusal is not None:
             raise self.duty.refusal
         return self._step() and None if closure is None else self._step_with(closure, fresh=False)
@@ -187,7 +187,7 @@ class Pace(Bound):
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Let gradients of backwards inside the with-block add up on this rank; the next one exchanges the sum."""
+        """Accumulate gradients on this rank inside the with-block. The next backward after it exchanges the sum."""
         before, self._holds = self._holds, True
         try:
             yield
@@ -195,22 +195,22 @@ class Pace(Bound):
             self._holds = before
 
     def _end_in_step(self) -> None:
-        """Exchange in step() what no backward has exchanged; step() measures its time itself."""
+        """Exchange gradients that no backward has exchanged. Called in step(), which measures the time itself."""
         self._passes.end_for(self)
         self.duty.take_spent()
         self._left = 0.0
 
     def end_backward(self) -> None:
-        """Finish the exchange of a backward that has reached this model; called when the outermost backward ends."""
+        """Finish the exchange of a backward that has reached this model. Called when the outermost backward ends."""
         self._left = self._clock()
         self._ensure_begun()
         self.duty.end()
         self._waited = self._clock()
 
     def finish(self) -> StepTimes:
-        """Complete the last step if the schedule crosses it, so that parameters may be read; return its times.
+        """Finish the exchange and the update of the last step, so that parameters may be read. Return their times.
 
-        Saving, loading and running the model call this by themselves.
+        It matters only if the schedule crosses the step. Saving, loading and running the model call it automatically.
         """
         self.duty.finish()
         return self._times(0.0, 0.0)
@@ -226,7 +226,7 @@ class Pace(Bound):
         self._defers = True
 
     def synchronize(self) -> None:
-        """Set p.grad to the mean gradient where backward does not: with a schedule that crosses the step."""
+        """Set p.grad to the mean gradient. Only needed if the schedule crosses the step; else backward has done it."""
         if self._micro + 1 < self.accumulate:
             raise WrongCommand(
                 "synchronize() while accumulating",
@@ -257,7 +257,7 @@ class Pace(Bound):
             self._micro = micro
 
     def _on_grad(self, parameter: Tensor) -> None:
-        """Pass on the gradient of one parameter when autograd has finished it, except while accumulating."""
+        """Pass a gradient that autograd has finished to the rule. While accumulating, it stays on this rank."""
         self.comm.check_process()
         if self._holds or self._micro + 1 < self.accumulate:
             self.duty.on_local(parameter)
@@ -271,7 +271,7 @@ class Pace(Bound):
             self.duty.on_grad(parameter)
 
     def _step_with(self, closure: Callable[[], Any], *, fresh: bool) -> Any:
-        """Step with a closure, which an optimizer may call several times (LBFGS): exchange each, average its loss."""
+        """Step with a closure, which an optimizer may call several times (LBFGS). Every call exchanges gradients."""
         self.comm.check_process()
         check_closure(self.accumulate, self.loss_scale)
         self._check_exchanged()
@@ -305,7 +305,7 @@ class Pace(Bound):
             yield
 
     def staleness(self) -> dict[str, Any]:
-        """When gradients left and parameters were back, under a rule whose workers may be apart; otherwise empty."""
+        """Return when gradients left and parameters came back, if workers may be ahead of others; otherwise empty."""
         return dict(self.duty.staleness())
 
     def record_events(self, log: list[Noted] | None) -> None:
@@ -319,11 +319,11 @@ class Pace(Bound):
         return self.replicas_differ or self.axes.compressor.remembers
 
     def save(self, folder: str | Path, **extra: Any) -> None:
-        """Save model, optimizer and all other state of every rank, with values of your own. All ranks call it."""
+        """Save model, optimizer and all other state of every rank, and the values in `extra`. All ranks call it."""
         save(self, Path(folder), extra)
 
     def load(self, folder: str | Path) -> dict[str, Any]:
-        """Load what save() wrote last, and return your own values. All ranks call it, between steps."""
+        """Load the last checkpoint of save() and return the values of `extra`. All ranks call it, between steps."""
         return load(self, Path(folder))
 
     def state_dict(self) -> dict[str, Any]:

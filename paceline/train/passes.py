@@ -1,14 +1,14 @@
-"""Notices where a backward begins and ends, so that p.grad is the mean when `loss.backward()` returns.
+"""Detect the beginning and the end of a backward, so that p.grad is the mean when `loss.backward()` returns.
 
-    loss.backward()      hook, hook, ...            callback: models that it reached end their exchange, in wrap order
+    loss.backward()      hook, hook, ...            callback: models with gradients end their exchange, in wrap order
       checkpoint(use_reentrant=True)
-        a backward of its own: hook, hook, ...      no end: the backward around it goes on
+        an inner backward: hook, hook, ...          no callback here: the outer backward goes on
 
-Autograd runs callbacks at the end of the backward in which they were queued. A reentrant backward is one of its own, so
-its first hook asks the next node of the backward around it to queue the callback there.
+Autograd runs callbacks at the end of the backward in which they were queued. A reentrant backward is separate from the
+outer one. So its first hook registers a hook on the next node of the outer backward, which queues the callback there.
 
-With several models, a backward may reach some on one rank and others on another. Ranks then agree on those that any of
-them has reached, with one small sum, and exchange all of these.
+With several models, a backward may reach different models on different ranks. Ranks then find out with one small sum
+which models were reached on any rank, and exchange all of these.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class Ending(Protocol):
     """A wrapped model that a backward may reach."""
 
     def end_backward(self) -> None:
-        """Exchange what the backward added."""
+        """Exchange the gradients that the backward has added."""
 
     def any_rank(self, marks: list[bool]) -> list[bool]:
         """Return for each mark whether any rank has set it. Collective."""
 
 
 class Passes:
-    """The backwards of one process, over all of its wrapped models."""
+    """Tracks the backwards of one process, over all of its wrapped models."""
 
     def __init__(self) -> None:
         self._order: list[Ending] = []
@@ -52,7 +52,7 @@ class Passes:
         self._reached.discard(id(model))
 
     def reach(self, model: Ending) -> None:
-        """A gradient of this model is complete. Called in every hook."""
+        """Note that a gradient of this model is complete. Called in every hook."""
         task = _graph_task()
         if task != self._task:
             self._task = task
@@ -60,7 +60,7 @@ class Passes:
         self._reached.add(id(model))
 
     def end_for(self, model: Ending) -> None:
-        """Exchange for a step that no backward of this rank has reached; others may have gradients."""
+        """Exchange for a model that no backward of this rank has reached, because other ranks may have gradients."""
         self._reached = {id(model)}
         self._end()
 
@@ -85,7 +85,7 @@ class Passes:
         torch.autograd.Variable._execution_engine.queue_callback(self._end)
 
     def _wait_for(self, node: Any) -> None:
-        """Queue the callback when the backward around this one goes on after `node`."""
+        """Arrange that the callback is queued when the outer backward goes on after `node`."""
         if self._outermost == _NONE and not self._handles:
             following = [function for function, _ in node.next_functions if function is not None]
             self._handles = [function.register_prehook(self._went_on) for function in following]
@@ -111,7 +111,7 @@ class Passes:
 def _node_around() -> Any:
     """Return the node of the outermost backward if this one was called from a node, else None.
 
-    Autograd does not tell. A backward in Python is called by `apply` of its node, which is on the stack of the thread.
+    Autograd does not provide this. But a backward in Python is called by `apply` of its node, which is on the stack.
     """
     inner, node, frame = False, None, sys._getframe(1)
     while frame is not None:

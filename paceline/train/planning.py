@@ -1,4 +1,4 @@
-"""The first steps of a schedule that measures: learn the order, time a few steps, measure the link, plan.
+"""The first steps of a schedule that measures: learn the order of gradients, time layers and the link, then plan.
 
 step   0        1 2 3             4 ...
        order    layer times       plan in force, or a few steps for each candidate of schedule auto
@@ -25,7 +25,7 @@ TRIAL = 4  # steps per candidate; the first is warm-up and does not count
 
 
 class Planning:
-    """The path to a final plan. Call `stepped` after every step on all ranks; `settle` finishes open exchanges."""
+    """Leads to the final plan. Call `stepped` after every step, on all ranks. `settle` finishes open exchanges."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Planning:
         return 1 if self._known is not None else WATCHED + 1 - self._count
 
     def stepped(self) -> bool:
-        """Record a step; return True once the plan is final."""
+        """Record the end of a step. Return True once the plan is final."""
         self._count += 1
         if self._trials is not None:
             return self._tried(self._trials)
@@ -64,7 +64,7 @@ class Planning:
         return self._count > WATCHED and self._adopt(self._watch.profile())
 
     def _adopt(self, profile: StepProfile) -> bool:
-        """Plan with these times; return False if the schedule has candidates to try first."""
+        """Make a plan with these times. Return False if the schedule has candidates to try first."""
         link = None if self._known is None else self._known.measured_link()
         self._engine.adopt_plan(agreed(profile, self._engine.comm), link or self._engine.measure_link())
         if not self._engine.schedule.candidates():
@@ -100,7 +100,7 @@ class Planning:
 
 
 class Trials:
-    """Step times of each candidate of a schedule, a few steps each."""
+    """Times a few steps with each candidate of a schedule."""
 
     def __init__(self, schedule: Any, clock: Callable[[], float]) -> None:
         self.schedule, self.schedules = schedule, schedule.candidates()
@@ -116,7 +116,7 @@ class Trials:
         return TRIAL * (len(self.schedules) - len(self._steps) + 1) - len(self._steps[-1])
 
     def stepped(self) -> bool:
-        """Record a step; return True if the next candidate is due."""
+        """Record the end of a step. Return True if the next candidate is due."""
         now = self._clock()
         self._steps[-1].append(now - self._last)
         self._last = now
@@ -130,7 +130,7 @@ class Trials:
 
 
 def agreed(profile: StepProfile, comm: Comm) -> StepProfile:
-    """Return the profile with rank 0's times; the layout is the same on all ranks."""
+    """Return the profile with the times of rank 0. The layout is the same on all ranks. Collective."""
     count = len(profile.layout)
     totals = [profile.forward_seconds, profile.backward, profile.step]
     numbers = torch.tensor([*profile.forward, *profile.ready, *totals], dtype=torch.float64)

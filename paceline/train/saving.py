@@ -1,10 +1,10 @@
-"""Save and load the whole of a training with one call on every rank.
+"""Save and load the whole state of a training with one call on every rank.
 
     FOLDER/step-00000812/rank-0.snapshot    model, optimizer, state of the pace, and what the script adds
-                         rank-1.snapshot    the same where replicas differ; else buffers and state of the pace
+                         rank-1.snapshot    the same if replicas differ; else only buffers and state of the pace
     FOLDER/latest                           step-00000812, written when all ranks have saved
 
-A kill while ranks save leaves `latest` as it was. The two last steps are kept.
+If ranks are killed while they save, `latest` stays as it was. The last two checkpoints are kept.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _STEP = re.compile(r"step-\d{8,}")
 
 
 def save(pace: Pace, folder: Path, extra: Mapping[str, Any]) -> None:
-    """Write the state of this rank, and say that the checkpoint is complete when all ranks have. Collective."""
+    """Write the state of this rank. When all ranks have written theirs, `latest` names the checkpoint. Collective."""
     pace.finish()
     rank, name = pace.comm.rank, f"step-{pace.steps:08d}"
     whole = rank == 0 or pace.replicas_differ
@@ -48,7 +48,7 @@ def save(pace: Pace, folder: Path, extra: Mapping[str, Any]) -> None:
 
 
 def load(pace: Pace, folder: Path) -> dict[str, Any]:
-    """Load the last complete checkpoint of a folder and return what the script added. Collective."""
+    """Load the last complete checkpoint of a folder and return the `extra` values of the script. Collective."""
     latest = folder / LATEST
     if not latest.is_file():
         raise WrongCommand(f"{folder} has no checkpoint", why=f"there is no file {latest}", remedy="pace.save(folder)")
@@ -80,7 +80,7 @@ def _file(step: Path, rank: int) -> Path:
 
 
 def _point_at(folder: Path, name: str) -> None:
-    """Make this checkpoint the latest, and remove all but the last ones that were written here."""
+    """Make this checkpoint the latest, and remove older ones, so that KEPT checkpoints remain."""
     fresh = folder / f"{LATEST}.new"
     fresh.write_text(f"{name}\n")
     fresh.replace(folder / LATEST)
@@ -93,9 +93,9 @@ def _point_at(folder: Path, name: str) -> None:
 
 
 def check_own(state: Mapping[str, Any], rank: int, size: int) -> None:
-    """Raise if the state of another rank is loaded where every rank has its own.
+    """Raise if a rank loads the state of another rank although state differs between ranks.
 
-    Rules that note whose state it is compare it themselves, and start afresh on all ranks.
+    Rules that save their rank check it themselves, and start with fresh state on all ranks.
     """
     if "rank" in state.get("rule", {}) and not any(engine.get("owes") for engine in state.get("engines", ())):
         return

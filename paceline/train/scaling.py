@@ -1,7 +1,7 @@
-"""Loss scaling for fp16: gradients are computed on a scaled loss, and a step that overflowed is skipped.
+"""Loss scaling for fp16: gradients are computed from a scaled loss, and a step that overflowed is skipped.
 
-The mean gradient is the same on every rank, and so is the decision to skip. The scale moves like that of
-torch.amp.GradScaler, also below 1; when it would reach zero, no scale helps and training ends.
+The mean gradient is the same on every rank, and so is the decision to skip. The scale changes like that of
+torch.amp.GradScaler, and may fall below 1. When it is almost zero, no scale helps, and training ends with an error.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The main loop of a server process: receive orders and carry them out until the workers are done.
+"""The main loop of a server process. It receives orders and carries them out until the workers are done.
 
-Under rule `grad` it only adds. Under rule `server` it keeps parameters and runs the optimizer on them: for all
-workers together, or for each as its pushes arrive (crews).
+Under rule `grad`, a server only adds. Under rule `server`, it keeps parameters and runs the optimizer on them, either
+for all workers together, or for each worker as its gradients arrive (crews).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def serve(attendant: Attendant) -> None:
 
 
 class OrderExecutor:
-    """Carry out the orders that one attendant receives, with the state of its lanes."""
+    """Carries out the orders that one attendant receives, and keeps the state of its lanes."""
 
     def __init__(self, attendant: Attendant, new_served: Callable[[], ServedParameters]) -> None:
         self.attendant, self._new_served = attendant, new_served
@@ -70,13 +70,13 @@ class OrderExecutor:
 
 
 def _at(act: Callable[[tuple[int, int], Tensor, Sequence[Tensor]], None], order: Order) -> Any:
-    """Bind `act` to a message, so that it gets the offset in the arena for an offset in the message."""
+    """Return a `combine` that calls `act` with a position in the arena instead of an offset in the message."""
     arena, first = order.numbers[4:6]
     return lambda out, parts, start: act((arena, first + start), out, parts)
 
 
 class ServedParameters:
-    """The pieces of the parameters that this server holds, and their optimizer."""
+    """The pieces of the parameters that this server owns, and their optimizer."""
 
     def __init__(self) -> None:
         self.round = 0  # how often workers have started again with the parameters of a checkpoint
@@ -146,7 +146,7 @@ class ServedParameters:
 
 
 def _tuples(settings: dict[str, Any]) -> dict[str, Any]:
-    """Turn lists into tuples: JSON has no tuples, and optimizers expect them."""
+    """Convert lists to tuples, because optimizers expect tuples and JSON has none."""
     return {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
 
 
@@ -154,7 +154,7 @@ def _tuples(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def serve_crews(attendant: Attendant) -> None:
-    """Serve workers that do not keep step: poll each worker's orders in turn until all have left."""
+    """Serve workers that do not wait for each other. Poll the orders of each worker in turn until all have left."""
     assert attendant.crews is not None, "a server can make crews"
     served = ServedParameters()
     executors = {
@@ -199,7 +199,10 @@ def _attend(executors: dict[int, OrderExecutor], served: ServedParameters) -> No
 
 
 def _welcome(executor: OrderExecutor) -> OrderExecutor:
-    """Carry out a worker's orders up to `ready`. Allocations are collective, so all servers use one worker order."""
+    """Carry out a worker's orders up to `ready`.
+
+    Allocations are collective among servers, so all servers must welcome the workers in the same order.
+    """
     executor.attendant.comm.get_ready()
     while True:
         order = executor.attendant.hear()
@@ -209,7 +212,7 @@ def _welcome(executor: OrderExecutor) -> OrderExecutor:
 
 
 def _last_words(executors: dict[int, OrderExecutor], waiting: dict[int, Order]) -> dict[int, Order]:
-    """Raise PeerLost if a worker is gone; orders that it sent before are returned and still count."""
+    """Return the orders that workers sent before they were lost. Raises PeerLost if a lost worker sent none."""
     orders = {}
     for worker, executor in executors.items():
         why_lost = executor.attendant.lost() if worker not in waiting else None
@@ -222,9 +225,9 @@ def _last_words(executors: dict[int, OrderExecutor], waiting: dict[int, Order]) 
 
 
 class StepCounts:
-    """The number of steps that each worker has finished in a round, as one server counts them.
+    """Counts the steps that each worker has finished in a round, on one server.
 
-    A server cannot use the workers' step numbers, which start anywhere after a checkpoint.
+    A server cannot use the step numbers of workers, because after a checkpoint these do not start at 0.
     """
 
     def __init__(self, workers: Iterable[int], round: int = 0) -> None:
@@ -233,16 +236,16 @@ class StepCounts:
         self._chunks: dict[int, int] = dict.fromkeys(self._done, 0)  # chunks done of each worker's current step
 
     def allow(self, worker: int, bound: int | None) -> bool:
-        """Return whether a worker may finish its step and be at most `bound` steps ahead of the slowest."""
+        """Return whether a worker that finishes its step would be at most `bound` steps ahead of the slowest one."""
         return bound is None or self._done[worker] + 1 - min(self._done.values()) <= bound
 
     def count(self, worker: int, chunks: int) -> None:
-        """Count a finished chunk of a worker's step; the last chunk ends the step."""
+        """Count a finished chunk of a worker. The last of `chunks` chunks ends the worker's step."""
         self._chunks[worker] += 1
         if self._chunks[worker] == chunks:
             self._chunks[worker] = 0
             self._done[worker] += 1
 
     def leave(self, worker: int) -> None:
-        """Forget a worker that has left, so that nobody waits for it."""
+        """Forget a worker that has left, so that other workers do not wait for it."""
         del self._done[worker]

@@ -1,12 +1,12 @@
-"""Sums over the virtual shards of a global batch whose bits do not depend on who computed which shard.
+"""Sum the virtual shards of a global batch. In deterministic mode, bits do not depend on which member has which shard.
 
-    fast            every member adds its shards one after another; members are added in rank order
-    deterministic   one binary tree over all shards, whoever owns them: (0+1) + (2+3), then both ...
+    fast            every member adds its shards one after another; the sums are added in rank order
+    deterministic   one binary tree over all shards, independent of their owners: (0+1) + (2+3), ...
 
-A member owns a contiguous range of shards. It adds every whole subtree of its range by itself and sends the subtrees,
-at most log2 of their number plus one; the owner of a part of the vector adds subtrees of all members in tree order.
+A member owns a contiguous range of shards. In deterministic mode it adds every whole subtree inside its range and sends
+the sums of these subtrees. Each part of the vector has an owner, which adds the subtrees of all members in tree order.
 
-    memory   | block 0: row 0, row 1, ... | block 1: row 0, row 1, ... |      one row per subtree, equal on all members
+    memory   | block 0: row 0, row 1, ... | block 1: row 0, row 1, ... |      one row per subtree, same on all members
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ BLOCK = 1 << 14  # elements
 
 
 class ShardSum:
-    """The sum of one member's shards of one step, taken one after another."""
+    """The sum of one member's shards in one step. Shards are added one after another."""
 
     def __init__(self, shards: range, *, deterministic: bool) -> None:
         self._next, self._tree = shards.start, deterministic
         self._parts: list[tuple[range, Tensor]] = []
 
     def add(self, vector: Tensor) -> None:
-        """Take the vector of the next shard, which may be written to from now on."""
+        """Add the vector of the next shard. The vector may be overwritten by later sums."""
         self._parts.append((range(self._next, self._next + 1), vector))
         self._next += 1
         while len(self._parts) > 1 and (not self._tree or _siblings(self._parts[-2][0], self._parts[-1][0])):
@@ -48,7 +48,7 @@ def _siblings(left: range, right: range) -> bool:
 
 
 def tree_sum(parts: Sequence[tuple[range, Tensor]]) -> Tensor:
-    """Add subtrees in the order of the tree; what has no sibling at the end is added from left to right."""
+    """Add subtrees in the order of the tree. Subtrees that are left without a sibling are added from left to right."""
     merged: list[tuple[range, Tensor]] = []
     for part in parts:
         merged.append(part)
@@ -62,7 +62,7 @@ def tree_sum(parts: Sequence[tuple[range, Tensor]]) -> Tensor:
 
 
 class ShardExchange:
-    """Adds the rows of all members of a group. Made anew for every group; collective."""
+    """Adds the rows of all members of a group. Every new group needs a new one. Creating it is collective."""
 
     def __init__(self, comm: Comm, numel: int, dtype: torch.dtype, shards: int, *, deterministic: bool) -> None:
         self._comm, self._numel = comm, numel
@@ -79,7 +79,7 @@ class ShardExchange:
         ]
 
     def sum(self, rows: Sequence[Tensor], key: object) -> None:
-        """Exchange the rows of this member; `total` has the sum afterwards."""
+        """Exchange the rows of this member. Afterwards `total` returns the sum."""
         places = self._source.view(self._shape)
         for row, vector in enumerate(rows):
             _spread_out(vector, places[:, row])
@@ -104,7 +104,7 @@ class ShardExchange:
 
 
 def _spread_out(vector: Tensor, places: Tensor) -> None:
-    """Copy a vector into the blocks of one row; the end of the last block stays as it is."""
+    """Copy a vector into the blocks of one row. The unused end of the last block is not written."""
     whole = vector.numel() // BLOCK
     places[:whole].copy_(vector[: whole * BLOCK].view(whole, BLOCK))
     if whole * BLOCK < vector.numel():

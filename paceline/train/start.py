@@ -1,4 +1,4 @@
-"""All ranks start with the model of rank 0."""
+"""Make all ranks start with the model of rank 0."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from paceline.comm.transport import Comm
 
 
 def start_equal(model: nn.Module, comm: Comm) -> None:
-    """Copy rank 0's parameters and buffers to all ranks, after comparing that all have the same."""
+    """Copy rank 0's parameters and buffers to all ranks. Raises CallMismatch if names, shapes or dtypes differ."""
     tensors = [*model.named_parameters(), *model.named_buffers()]
     shapes = [f"{name} {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in tensors]
     digest = zlib.crc32("; ".join(shapes).encode())

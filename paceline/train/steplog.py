@@ -2,7 +2,7 @@
 
     |-- batch, forward, backward --|-- pace.step() --|   one entry: from the end of one update to the end of the next
 
-The times are written to the job's folder when the process ends, where the launcher reads them.
+When the process ends, the times are written to the job's folder, and the launcher reads them there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOST = 1_000_000  # updates; of a longer training only the first ones are kept
 
 
 class StepLog:
-    """Times of the updates of one rank. `dealt` returns the batches and samples that the rank has used so far."""
+    """Times the updates of one rank. `dealt` returns the batches and samples that the rank has used so far."""
 
     def __init__(
         self,
@@ -51,12 +51,12 @@ class StepLog:
 
     @property
     def batch(self) -> int:
-        """Return the mean samples per update, without updates before which an evaluation used batches, too."""
+        """Return the mean samples per update. Updates after an evaluation, which also used batches, do not count."""
         usual = median_low(count for count, _ in self.batches)
         return round(fmean(samples for count, samples in self.batches if count == usual))
 
     def report(self, *, device: str) -> RankReport:
-        """Return the report of this rank, as a worker of `paceline run` makes it."""
+        """Return the report of this rank, in the form that a worker of `paceline run` writes."""
         pace, count = self._pace, max(1, len(self.steps))
         received = zip(pace.comm.received(), self._received, strict=True)
         engines, service = pace.engines, pace.comm.service

@@ -1,4 +1,4 @@
-"""The seam between the training loop and a Pace or a reference: the object that makes steps."""
+"""The protocol of objects that make training steps: a Pace or a reference. The training loop uses it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Stepper(Protocol):
-    """A model and an optimizer that make steps together with other ranks, or beside them."""
+    """A model and an optimizer that make training steps, with or without exchanging with other ranks."""
 
     model: nn.Module
     loss_scale: LossScale | None
@@ -29,44 +29,44 @@ class Stepper(Protocol):
 
     @property
     def comm(self) -> Comm:
-        """The comm of the group of now."""
+        """Return the comm of the current group."""
 
     @property
     def note(self) -> str:
-        """How its figures are to be read; empty for a Pace."""
+        """Return a remark on how to read the figures of a reference; empty for a Pace."""
 
     @property
     def engines(self) -> Sequence[Engine]:
-        """One for each lane of its rule; a reference has none."""
+        """Return the engines, one for each lane of the rule. A reference has none."""
 
     @property
     def steps_to_plan(self) -> int:
-        """Steps until its plan is final, as far as is known; 0 from then on."""
+        """Return an estimate of the steps until the plan is final; 0 once it is final."""
 
     @property
     def replicas_differ(self) -> bool:
-        """Whether ranks may hold different parameters between steps."""
+        """Return whether ranks may hold different parameters between steps."""
 
     def scaled(self, loss: Tensor) -> Tensor:
-        """The loss to call backward on."""
+        """Return the loss to call backward on: scaled for fp16, otherwise unchanged."""
 
     def step(self, closure: Callable[[], Tensor] | None = None) -> bool:
-        """Update; True if the step was committed."""
+        """Update the parameters. Return True if the step was committed."""
 
     def synchronize(self) -> None:
-        """Make p.grad the gradient that the optimizer will see."""
+        """Set p.grad to the gradient that the optimizer will use."""
 
     def finish(self) -> StepTimes:
-        """Apply what is outstanding of the last step, and return the time that it took."""
+        """Finish what is still under way from the last step. Return the time that this took."""
 
     def averaged(self) -> AbstractContextManager[None]:
-        """Inside, BatchNorm statistics are the mean over ranks."""
+        """Return a context in which BatchNorm statistics are the mean over ranks."""
 
     def staleness(self) -> dict[str, Any]:
-        """When gradients left and parameters were back, where workers may be apart; otherwise empty."""
+        """Return when gradients left and parameters came back, if workers may be ahead of others; otherwise empty."""
 
     def record_events(self, log: list[Noted] | None) -> None:
-        """Write events into a list from now on; None ends that."""
+        """Append events to a list from now on. None stops recording."""
 
     def state_dict(self) -> dict[str, Any]: ...
 
@@ -76,7 +76,7 @@ class Stepper(Protocol):
 
 
 class Reference(Protocol):
-    """A member of train/references: makes a stepper that is raced against strategies."""
+    """A class of train/references. It creates a stepper that races against strategies."""
 
     def __call__(
         self,

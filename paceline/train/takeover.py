@@ -1,8 +1,8 @@
-"""Makes `optimizer.step()` do what `pace.step()` does, for loops that somebody else owns.
+"""Make `optimizer.step()` do what `pace.step()` does, for training loops that call only the optimizer.
 
     optimizer.step()  ->  (a scheduler's own wrapper)  ->  here  ->  Pace  ->  the optimizer's own step
 
-The optimizer's own step is called through the same attribute, so that schedulers and hooks notice it.
+The optimizer's own step is also called through the attribute `step`, so that schedulers and hooks notice it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 
 
 class Takeover:
-    """Stands in for the step of one optimizer until it is ended. `act(closure)` is what a step does."""
+    """Replaces the `step` of one optimizer with `act(closure)` until end() is called."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, act: Callable[[Any], Any]) -> None:
         self._optimizer, self._own = optimizer, optimizer.step

@@ -1,4 +1,4 @@
-"""The times of one step, for the meter and for the event stream."""
+"""The times of one step, for the meter and for the event log."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from paceline.types import Event, Noted
 
 @dataclass(slots=True)
 class StepTimes:
-    """Seconds of the last step: waiting for communication, and updating.
+    """Seconds that the last step spent waiting for communication (`exposed`) and updating.
 
-    `in_backward` seconds were spent inside backward, which waits for the mean gradient, and `in_forward` inside
-    forward, if the schedule crosses the step; the rest was spent inside `step()`.
+    `in_backward` seconds of this were spent inside backward, which waits for the mean gradient, and `in_forward` inside
+    forward, if the schedule crosses the step. The rest was spent inside `step()`.
     """
 
     exposed: float = 0.0
@@ -22,5 +22,5 @@ class StepTimes:
 
 
 def note_step(log: list[Noted], step: int, left: float, waited: float, updated: float) -> None:
-    """Write the end of a step to the event stream."""
+    """Append the events at the end of a step to the log."""
     log += [Event(left, "left", step), Event(waited, "waited", step), Event(updated, "updated", step)]

@@ -1,11 +1,11 @@
-"""The entry point of a rank in a shared start: several contenders live in its process and take turns.
+"""The entry point of a rank in a shared start: several contenders share its process and take turns.
 
     build and warm up     a        b        c
-    turn 1              | c ..  | a ..  | b ..  |          each block: one step that is left out, then measured steps;
-    turn 2              | a ..  | b ..  | c ..  |          what crosses its last step is finished and timed apart
-    ...                                                    the order is drawn anew for each turn
+    turn 1              | c ..  | a ..  | b ..  |          each block: one unmeasured step, then measured steps;
+    turn 2              | a ..  | b ..  | c ..  |          an exchange that crosses its last step is timed separately
+    ...                                                    the order of contenders is drawn for each turn
 
-Each contender has its own model, optimizer, comm, plan and random state. Settings of the whole process must agree.
+Each contender has its own model, optimizer, comm, plan and random state. All must agree on process-wide settings.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from paceline.train.worker import comm_choice, leave_failure
 
 
 class RandomState:
-    """The random state of the process as one contender sees it."""
+    """The random state of one contender."""
 
     def __init__(self) -> None:
         self._keep()
@@ -54,7 +54,7 @@ class RandomState:
 
     @contextmanager
     def inside(self) -> Iterator[None]:
-        """Put the state back, and keep what it becomes inside."""
+        """Use this random state inside the with-block, and keep its new value afterwards."""
         torch.set_rng_state(self._torch)
         random.setstate(self._random)
         np.random.set_state(self._numpy)
@@ -92,14 +92,14 @@ class Contender:
 
     @contextmanager
     def acting(self) -> Iterator[None]:
-        """Name this contender as the one that has its turn, with its random state."""
+        """Use this contender's random state inside the with-block, and name it in errors that occur there."""
         self._state["contender"] = self.label
         with self._random.inside():
             yield
         self._state["contender"] = ""
 
     def warm_up(self) -> float:
-        """Return the seconds of a usual step."""
+        """Make warm-up steps. Return the seconds of a usual step."""
         with self.acting():
             return median(self.measurement.warm_up()[-3:])
 
@@ -140,7 +140,7 @@ def _built(task: TurnsTask, where: Position, device: Device, state: dict[str, An
 
 
 def check_room(model: torch.nn.Module, copies: int, processes: int, room: int | None) -> None:
-    """Raise if the host has no room for so many contenders in each of its processes."""
+    """Raise NoRoom if `copies` contenders in each of `processes` processes do not fit into memory."""
     nbytes = sum(tensor.numel() * tensor.element_size() for tensor in model.parameters())
     needed, free = nbytes * COPIES * (copies - 1) * processes, free_memory() if room is None else room
     if free is not None and needed > free:
@@ -177,7 +177,7 @@ def _race(task: TurnsTask, contenders: list[Contender], referee: Any) -> None:
 
 
 def _hand_in(contenders: list[Contender], folder: Path, referee: Any) -> None:
-    """Write the report of each contender; the costs of a sample are counted once, as all have the same model."""
+    """Write the report of each contender. FLOPs are counted once, because all contenders have the same model."""
     costs = None
     for index, contender in enumerate(contenders):
         with contender.acting():

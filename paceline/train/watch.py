@@ -1,4 +1,4 @@
-"""Measure with temporary hooks when each layer's forward starts and when each gradient is ready."""
+"""Measure with temporary hooks when the forward of each layer starts and when each gradient is ready."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from paceline.workload.profile import StepProfile, of_slots
 
 
 class Watch:
-    """Measure layer times until `profile` is called; only the last forward before each backward counts."""
+    """Measures layer times until `profile` is called. Only the last forward before each backward counts."""
 
     def __init__(self, model: nn.Module, engine: Engine, parameters: Sequence[Tensor], clock: Callable[[], float]):
         self._engine, self._clock = engine, clock
@@ -67,7 +67,7 @@ class Watch:
         self._last, self._entered, self._span = now, {}, None
 
     def _guess(self, ready: float) -> tuple[float, float]:
-        """Estimate forward if only parts of the model are called: from the first part to the first gradient."""
+        """Estimate when forward ran if only parts of a model are called: from the first part to the first gradient."""
         return min(self._entered.values(), default=ready), ready
 
     def profile(self, *, model: str = "", batch_size: int = 0) -> StepProfile:

@@ -1,4 +1,4 @@
-"""The entry point of one rank: reads the run from the job's folder, measures it, leaves what it saw there.
+"""The entry point of one rank. It reads the run from the job's folder, measures it, and writes its report there.
 
 folder/run.json   ->   train   ->   folder/rank-K.json   or   folder/rank-K.failed.json
 """
@@ -39,7 +39,7 @@ def main() -> int:
 
 
 def leave_failure(folder: Path, rank: int, step: int, problem: BaseException, contender: str = "") -> int:
-    """Write the failure for the launcher and return the exit code; `contender` had its turn when it happened."""
+    """Write the failure for the launcher and return the exit code. `contender` had its turn when it happened."""
     expected = isinstance(problem, PacelineError)
     exit_code = problem.exit_code if isinstance(problem, PacelineError) else 1
     failure = {
@@ -59,7 +59,7 @@ def leave_failure(folder: Path, rank: int, step: int, problem: BaseException, co
 
 
 def work(run: Run, state: dict[str, Any]) -> RankReport | None:
-    """Build, warm up, measure; the report of this rank, and None from a server, which only serves to the end."""
+    """Build and measure the training of this rank, and return its report. A server serves to the end, returns None."""
     import torch
 
     from paceline.cluster.machine import Machine
@@ -90,7 +90,7 @@ def work(run: Run, state: dict[str, Any]) -> RankReport | None:
 
 
 def comm_choice(run: Run, device: Any) -> str:
-    """Return the comm to connect; ddp needs one of torch.distributed."""
+    """Return the comm to connect. Reference ddp needs one over torch.distributed."""
     return "gloo" if run.reference == "ddp" and run.comm == "auto" and device.kind == "cpu" else run.comm
 
 
@@ -107,7 +107,7 @@ def _serve(attendant: Any) -> None:
 
 
 def measure(run: Run, training: Any, comm: Any, state: dict[str, Any]) -> RankReport:
-    """Warm-up steps, then blocks of measured steps; every rank times its own."""
+    """Make warm-up steps, then blocks of measured steps, and return the report of this rank."""
     from paceline.train.measurement import Measurement
 
     measurement = Measurement(run, training, comm, state)

@@ -1,4 +1,4 @@
-"""What we race against that is not ours."""
+"""References: competitors of the strategies that are not made of paceline's rules and exchanges."""
 
 from paceline.menu.menu import Menu
 

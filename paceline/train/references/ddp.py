@@ -1,4 +1,4 @@
-"""Stock torch DistributedDataParallel: gloo on CPUs, nccl on GPUs, gradients as views of its buckets."""
+"""Stock torch DistributedDataParallel, with gloo on CPUs and nccl on GPUs. Gradients are views of its buckets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from paceline.train.scaling import LossScale
 
 
 class Ddp(Limit):
-    """`model` is what the loop must call: the wrapped module."""
+    """The reference ddp. The training loop must call its `model`, which is the DDP module."""
 
     replicas_differ = False
     note = "ddp: its exposed communication is inside backward and cannot be told apart"
@@ -48,7 +48,7 @@ class Ddp(Limit):
         self._hold()
 
     def _hold(self) -> None:
-        """While accumulating DDP must not exchange; its own word for that is no_sync."""
+        """Enter no_sync() of DDP before every backward that only accumulates, so that DDP does not exchange."""
         self._waiting.close()
         if self._micro + 1 < self.accumulate:
             self._waiting.enter_context(self.model.no_sync())  # type: ignore[operator]
@@ -59,14 +59,14 @@ class Ddp(Limit):
         return acted
 
     def no_sync(self) -> contextlib.AbstractContextManager[None]:
-        """Let gradients of backwards inside the with-block add up; the next one exchanges the sum."""
+        """Accumulate gradients inside the with-block. The next backward after it exchanges the sum."""
         return self.model.no_sync()  # type: ignore[operator]
 
     def meet(self) -> None:
-        """DDP's all-reduce is the meeting."""
+        """Do nothing, because the all-reduce of DDP already synchronizes the ranks."""
 
     def agreed(self, loss: Tensor) -> Tensor:
-        """The mean of all ranks, so that all search along the same line and evaluate as often."""
+        """Return the mean loss of all ranks, so that line searches on all ranks take the same steps. Collective."""
         share = loss.view(1) / self.comm.size
         mean = torch.empty_like(share)
         self.comm.all_sum(share, mean, "the loss").wait()
@@ -78,10 +78,10 @@ class Ddp(Limit):
 
 
 class OwnLoopDdp(Ddp):
-    """DDP in a loop that goes on calling the model itself, to race a user's script against it.
+    """DDP for a user's script that calls its own model. A race uses it to compare a script with DDP.
 
-    A shallow copy of the model, with the same parameters, is what DDP wraps; the model's own `forward` leads there
-    while it trains. Evaluation does not, because DDP wants every rank to take part in a forward pass.
+    DDP wraps a shallow copy of the model, which shares the parameters. While training, `forward` of the user's model
+    calls DDP. In evaluation it does not, because DDP needs all ranks to take part in a forward pass.
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, **settings: Any) -> None:

@@ -1,4 +1,4 @@
-"""The limit: the same steps and a barrier, no communication. No synchronous strategy can be faster for long."""
+"""The reference limit: the same steps with a barrier, but without exchange. It bounds synchronous strategies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from paceline.types import Noted
 
 
 class Limit:
-    """Steps as Pace does, gradients stay on their rank."""
+    """Makes steps like Pace, but every rank keeps its own gradients."""
 
     replicas_differ = True
     engines: Sequence[Engine] = ()  # nothing is sent through one
@@ -49,7 +49,7 @@ class Limit:
         self._takeover: Takeover | None = None
 
     def take_over(self) -> None:
-        """Let optimizer.step() do what step() does, as wrap does with a strategy: for the loop of a user."""
+        """Make optimizer.step() call step(), as `wrap` does for a strategy, so that a user's loop works unchanged."""
         self._takeover = Takeover(self.optimizer, self._optimizer_step)
 
     def _optimizer_step(self, closure: Callable[[], Tensor] | None = None) -> None:
@@ -60,12 +60,12 @@ class Limit:
         return own(*arguments)
 
     def no_sync(self) -> contextlib.AbstractContextManager[None]:
-        """Gradients of backwards inside the with-block add up on this rank, as they always do here."""
+        """Return a context that does nothing, because gradients are never exchanged."""
         return contextlib.nullcontext()
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """The groups of the optimizer, so that GradScaler can step a reference as well."""
+        """Return the groups of the optimizer, so that GradScaler can step a reference as well."""
         return self.optimizer.param_groups
 
     def scaled(self, loss: Tensor) -> Tensor:
@@ -92,7 +92,7 @@ class Limit:
         return True
 
     def synchronize(self) -> None:
-        """Gradients as the optimizer will see them; they are this rank's own already."""
+        """Make p.grad the gradient that the optimizer will use: scaled and clipped."""
         self._prepare()
 
     def state_dict(self) -> dict[str, Any]:
@@ -105,7 +105,10 @@ class Limit:
         self.comm.barrier()
 
     def _prepare(self) -> bool:
-        """Divide by the number of backward passes and by the loss scale, and clip, once; whether all is finite."""
+        """Divide gradients by the number of backwards and the loss scale, and clip them. Return whether all are finite.
+
+        Further calls in the same step do nothing.
+        """
         if self._finite is not None:
             return self._finite
         gradients = [p.grad.detach() for p in self.model.parameters() if p.grad is not None]
@@ -129,7 +132,7 @@ class Limit:
         self._forget()
 
     def _update_with(self, closure: Callable[[], Tensor]) -> None:
-        """For optimizers that evaluate the model again: every evaluation has its own gradient."""
+        """Update with an optimizer that evaluates the model several times. Each evaluation gets fresh gradients."""
 
         def evaluate() -> Any:
             self._forget()
@@ -141,7 +144,7 @@ class Limit:
         self._forget()
 
     def agreed(self, loss: Tensor) -> Tensor:
-        """The loss that the optimizer sees: this rank's own."""
+        """Return the loss for the optimizer, which is this rank's own."""
         return loss
 
     def _forget(self) -> None:
@@ -157,7 +160,7 @@ class Limit:
         return StepTimes()
 
     def staleness(self) -> dict[str, Any]:
-        """Empty: every rank works on its own parameters."""
+        """Return an empty dict, because every rank works on its own parameters."""
         return {}
 
     def record_events(self, log: list[Noted] | None) -> None:
