@@ -2,9 +2,10 @@
 
 Beside every time stands its bound: a ring moves 2 (n-1)/n of a vector through every link, an exchange with one peer
 moves it once; a link carries 95.6 % of its rate as TCP payload. With several ranks on a host the bound of node is that
-of a ring of hosts. Needs root.
+of a ring of hosts. Ranks stand host by host; with --dealt, neighbors in rank stand on different hosts, as some
+launchers place them. Needs root.
 
-    python benchmarks/hosts.py [--hosts 4] [--bandwidth 1gbit] [--ranks 4] [--quick] [--json F]
+    python benchmarks/hosts.py [--hosts 4] [--bandwidth 1gbit] [--ranks 4] [--dealt] [--quick] [--json F]
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ def as_rank(task: dict[str, Any], out: str) -> None:
     from paceline.types import Mixing
 
     torch.set_num_threads(1)
+    if task["dealt"]:
+        host, place = divmod(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]) // task["hosts"])
+        os.environ["RANK"] = str(place * task["hosts"] + host)
     comms = {name: connect(position(os.environ), name) for name in task["comms"]}
     first = comms["gloo"]
     before, after = (first.rank - 1) % first.size, (first.rank + 1) % first.size
@@ -78,26 +82,33 @@ def main() -> None:
     options.add_argument("--hosts", type=int, default=4)
     options.add_argument("--bandwidth", default="1gbit")
     options.add_argument("--ranks", type=int, default=0, help="as many as hosts by default")
+    options.add_argument("--dealt", action="store_true", help="deal ranks to hosts one by one")
     options.add_argument("--quick", action="store_true")
     options.add_argument("--json", type=Path)
     chosen = options.parse_args()
     text, ranks = f"lab(hosts={chosen.hosts}, bandwidth={chosen.bandwidth})", chosen.ranks or chosen.hosts
     comms = ["gloo", "tcp", *(["node"] if ranks > chosen.hosts else [])]
-    task = {"comms": comms, "sizes": QUICK if chosen.quick else SIZES, "rounds": 3 if chosen.quick else 7}
+    if ranks % chosen.hosts:
+        options.error(f"{ranks} ranks on {chosen.hosts} hosts: every host needs as many")
+    task: dict[str, Any] = {"comms": comms, "hosts": chosen.hosts, "dealt": chosen.dealt}
+    task |= {"sizes": QUICK if chosen.quick else SIZES, "rounds": 3 if chosen.quick else 7}
     with job_folder() as folder:
         out = folder / "hosts.json"
         words = [sys.executable, __file__, "--as-rank", json.dumps(task), str(out)]
         launch(words, run=Run(workers=ranks, lab=text), choices={})
         rows = json.loads(out.read_text())
     goodput = read_lab(text).goodput
-    print(f"{ranks} ranks in {text}; ms, and how many times as fast as gloo")
+    how = "dealt one by one" if chosen.dealt else "host by host"
+    print(f"{ranks} ranks in {text}, {how}; ms, and how many times as fast as gloo")
     for verb, nbytes, times in rows:
         parts = chosen.hosts if verb == "sum" else ranks
         least = bound(verb, nbytes, parts, goodput)
         cells = [f"{name} {seconds * 1e3:9.2f} ({times['gloo'] / seconds:4.2f}x)" for name, seconds in times.items()]
         print(f"{verb:9} {nbytes:>11,} B   {'   '.join(cells)}   bound {least * 1e3:9.2f}")
     if chosen.json:
-        chosen.json.write_text(json.dumps({"lab": text, "ranks": ranks, "rows": rows}, indent=1) + "\n")
+        chosen.json.write_text(
+            json.dumps({"lab": text, "ranks": ranks, "dealt": chosen.dealt, "rows": rows}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":
