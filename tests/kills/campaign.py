@@ -113,7 +113,7 @@ def _named(trial: Trial, scene: Scene, code: int | None) -> Iterator[str]:
         return  # Python itself was hit, before it had loaded anything of ours
     if code not in expected:
         yield f"exit code {code} instead of {' or '.join(map(str, expected))}"
-    elif code in (1, 130, 143) and not any(word in scene.output for word in words):
+    elif code in (1, 130, 143) and not any(word in _unwrapped(scene.output) for word in words):
         yield f"the output does not say {' or '.join(map(repr, words))}"
 
 
@@ -125,10 +125,15 @@ def _expected(trial: Trial, scene: Scene) -> tuple[tuple[int, ...], list[str]]:
     if trial.target == "launcher":
         words = {signal.SIGINT: "interrupted", signal.SIGTERM: "stopped by SIGTERM"}
         return (-deadly, *([128 + deadly] if deadly in words else [])), [words.get(deadly, "")]
-    whom = f"error: rank {trial.rank} (" if trial.target == "worker" else "error: server 0 ("  # then host or pid
-    if whom not in scene.output:
+    whom = f"rank {trial.rank} (" if trial.target == "worker" else "server 0 ("  # then host or pid
+    whom = whom if trial.verb == "race" else f"error: {whom}"  # a race lists failures below its table
+    if whom not in _unwrapped(scene.output):
         return (1,), [whom]
     return (1,), [deadly.name, "KeyboardInterrupt"] if deadly == signal.SIGINT else [deadly.name]
+
+
+def _unwrapped(output: str) -> str:
+    return " ".join(output.split())
 
 
 def _own_traceback(trial: Trial, output: str) -> Iterator[str]:

@@ -124,3 +124,10 @@ def test_the_campaign_says_what_it_did(capsys, monkeypatch):
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1].startswith("seed 5: 30 kills, 0 came too late, 0 failures, ")
     assert lines[-4].split()[:2] == ["run", "launcher"]
+
+
+def test_a_race_names_the_rank_below_its_table():
+    killed = trial("race", "worker", signal.SIGKILL)
+    text = "failed: allreduce, mlp, round 1: rank {} (pid 7)\n  was killed by SIGKILL: a person with kill -9\n"
+    assert not list(campaign._named(killed, told(text.format(killed.rank)), 1))
+    assert list(campaign._named(killed, told(text.format(5)), 1))
