@@ -19,7 +19,7 @@ __all__ = ["TrainerCallback", "lightning_callback"]
 
 try:
     from transformers import TrainerCallback as _TransformersCallback
-except ImportError:  # the class can be made without it, and says what is missing
+except ImportError:  # the class exists without transformers, and its constructor says what is missing
     _TransformersCallback = object  # type: ignore[assignment,misc]
 
 
@@ -73,7 +73,7 @@ class TrainerCallback(_TransformersCallback):
             return
         _worker()
         self.pace = wrap(model, getattr(optimizer, "optimizer", optimizer), **self._settings)
-        model.no_sync = self.pace.no_sync  # Trainer accumulates in it
+        model.no_sync = self.pace.no_sync  # Trainer accumulates gradients in it
 
     def on_train_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
         if self.pace is not None:

@@ -65,7 +65,7 @@ def allgather(x: Tensor, *, wait: bool = True) -> Any:
 
 
 def gather_counts(comm: Any, rows: Tensor, name: str, *more: int) -> Tensor:
-    """Return a table with a line per rank: its number of rows, then its `more`. Rows must agree in shape and dtype."""
+    """Return a table with a line per rank: its number of rows, then `more`. Rows must agree in shape and dtype."""
     mine = torch.tensor([rows.shape[0], *more])
     table = torch.zeros(comm.size, mine.numel(), dtype=torch.int64)
     dtype = str(rows.dtype).removeprefix("torch.")

@@ -25,7 +25,7 @@ from paceline.workload.order import Permuted
 
 
 class EndRequest:
-    """SIGTERM as a request to leave the job. A handler of the script's own stays; a second SIGTERM ends the process."""
+    """Handles SIGTERM as a request to leave the job, unless the script has its own handler. A second one kills."""
 
     def __init__(self) -> None:
         self._open, self._act = False, lambda: None
@@ -95,7 +95,7 @@ class ElasticWorker(Worker):
         return pace
 
     def _on_request(self) -> None:
-        """SIGTERM: finish the step and leave; outside a group there is no step to finish."""
+        """Leave the job after the current step, or exit at once if this member is in no group. Called on SIGTERM."""
         presence = self._presence
         assert presence is not None
         presence.parting = True

@@ -66,7 +66,7 @@ class Worker:
         self.at_close: Callable[[], None] | None = None
         self.end_group: Callable[[], None] | None = None  # destroys the default process group that join() made
         self.dealt = (0, 0)  # batches and samples that `batches` has yielded so far
-        self._shares: deque[float | None] = deque(maxlen=1024)  # n / N of the batches that are trained on
+        self._shares: deque[float | None] = deque(maxlen=1024)  # this rank's fraction of each trained batch
         self._epochs: dict[int, tuple[Any, int]] = {}  # a reference to the data is kept, so that its id is not reused
 
     @property

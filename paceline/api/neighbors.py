@@ -80,7 +80,8 @@ def neighbor_allgather(
     """Return the tensors that this rank's sources send, joined along the first dimension in rank order.
 
     The first dimension may differ from rank to rank. Neighbors are those of the topology at `step`, or `src_ranks`
-    and `dst_ranks`; a side that is left out accepts any peer. The rank's own tensor is not part of the result.
+    and `dst_ranks`. If only one of these is passed, the other accepts any peer. The rank's own tensor is not part of
+    the result.
     """
     comm, x = current().comm, x.detach()
     rows = x.reshape(1) if x.dim() == 0 else x.contiguous()

@@ -157,9 +157,9 @@ class Window:
     ) -> Tensor:
         """Set the value to the weighted mean of itself and the buffers, and p to 1. Return the new value.
 
-        (self_weight x + sum_j w_j x_j) / (self_weight p + sum_j w_j p_j) over the sources that have written. Weights
-        default to the topology's. `reset` clears the buffers that were read; otherwise they count again next time. With
-        normalize=False nothing is divided: x and p become the weighted sums themselves.
+        The mean is (self_weight x + sum_j w_j x_j) / (self_weight p + sum_j w_j p_j) over the sources that have
+        written. Weights default to those of the topology. `reset` clears the buffers that were read; otherwise they
+        count again next time. With normalize=False nothing is divided: x and p become the weighted sums themselves.
         """
         self._check_live()
         keep, weights = self._row(self_weight, src_weights)

@@ -52,7 +52,7 @@ def shortened(text: str) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    """Split text into lines as a terminal shows them: a carriage return overwrites the line before it."""
+    """Split text into lines as a terminal shows them: text after a carriage return replaces the text before it."""
     plain = _ESCAPES.sub("", text).replace("\r\n", "\n")
     return [part for line in plain.split("\n") for part in (line.split("\r") if _HEAD in line else [_visible(line)])]
 

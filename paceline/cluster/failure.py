@@ -1,7 +1,7 @@
 """Failures of workers: how each worker ended, which failure was the cause, and the error that is raised for it.
 
-The other workers are stopped in cluster/job.py (`LocalJob.wait` and `stop`); over several hosts, each agent runs such
-a job. Whether a worker is started again is decided in cluster/restarts.py.
+cluster/job.py stops the other workers (`LocalJob.wait` and `stop`). In a job on several hosts, the agent of each host
+runs such a job. cluster/restarts.py decides whether a worker is started again.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from paceline.cluster.lab import network, quota
 from paceline.cluster.owner import is_abandoned
 
 KEPT = "kept"  # a file in the folder of a failed job, whose error message names the logs there
-DAYS = 7  # that the logs of a failed job are kept
+DAYS = 7  # days for which the logs of a failed job are kept
 
 
 def sweep() -> None:

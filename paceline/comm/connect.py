@@ -125,7 +125,7 @@ def connect(
         "tcp": lambda: _tcp(where, store, nodes, deadline, settings_of(choice, buffer)),
     }
     comm = makers[word]() if word in makers else _torch(where, choice, nodes, deadline, store)
-    comm.store = store  # claims of ranks must last as long as the job, and rank 0 may be the one that serves them
+    comm.store = store  # kept, because claims of ranks must last as long as the job, and rank 0 may serve them
     return comm
 
 
@@ -271,7 +271,7 @@ def open_default_group(where: Position, comm: Any, deadline: float, cuda: bool) 
     if dist.is_initialized():
         return None
     keep_groups_in_children()
-    store = comm.store or TurnStore(MemoryStore(), 0)  # a process alone has met nobody in a store
+    store = comm.store or TurnStore(MemoryStore(), 0)  # a single process has no store
     dist.init_process_group(
         "nccl" if cuda else "gloo",
         store=_torch_store(replace(where, turn=store.turn), deadline, store),

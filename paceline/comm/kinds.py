@@ -1,4 +1,4 @@
-"""What each comm can do, for those who must know it before the comm is imported or connected."""
+"""The abilities of each comm, for code that needs to know them before the comm is imported or connected."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from paceline.menu.grammar import parse
 
 @dataclass(frozen=True)
 class Kind:
-    """
+    """The abilities of a comm.
+
     memory       the memory that it moves; "any" before `auto` has selected a comm
     far          it reaches ranks on other hosts
     one_sided    ranks can write to windows of other ranks
@@ -42,5 +43,5 @@ KINDS = {
 
 
 def kind_of(text: str) -> Kind:
-    """Return what the comm of a text such as `tcp(streams=2)` can do; check_comm() has checked its name."""
+    """Return the abilities of a comm written as text, such as `tcp(streams=2)`. An unknown name counts as `auto`."""
     return KINDS.get(parse(text).word, KINDS["auto"])

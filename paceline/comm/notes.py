@@ -50,7 +50,7 @@ def is_closed(text: bytes) -> bool:
 
 
 def mismatch(number: int, mine: tuple[str, bytes], theirs: tuple[str, bytes], peer: int) -> CallMismatch:
-    """Return the error for two ranks that made different calls as operation `number`. A rank is its name and note."""
+    """Return the error for two ranks whose calls differ at operation `number`. Each rank is a pair (name, note)."""
     closed = [name for name, text in (mine, theirs) if is_closed(text)]
     if closed:
         caller, text = theirs if mine[0] in closed else mine

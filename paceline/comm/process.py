@@ -30,9 +30,9 @@ class Home:
 
 
 def keep_groups_in_children() -> None:
-    """Let a forked child end: it never destroys the process groups of torch that it has from its parent.
+    """Make sure that a forked child never destroys the process groups of torch that it inherits from its parent.
 
-    A destructor would wait for threads that exist in the parent only.
+    Their destructor would wait for threads that exist only in the parent, and the child would never end.
     """
     global _registered
     if not _registered:

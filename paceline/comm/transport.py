@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Work(Protocol):
-    """An operation in progress. Every wait has a deadline in seconds. Where the comm knows it, errors name the rank."""
+    """An operation in progress. Every wait has a deadline in seconds. The error names the late rank, if it is known."""
 
     def wait(self, deadline: float | None = None) -> None: ...
 

@@ -91,7 +91,7 @@ class Arena:
             self.close()
         self._memory, self._payloads = memory, Lease(memory)
         self._bind()
-        # With a codec it is the payload that others read, and every rank writes the whole result.
+        # With a codec, other ranks read its payload, and every rank writes the whole result.
         self.shared = self._shares and memory.shares_results and self.codec is None
         own = self._likes[0].new_zeros(self.layout.numel, dtype=self.dtype, requires_grad=False)
         self.source = own if self.codec is not None else memory.allocate(len(own), self.dtype)
@@ -156,7 +156,7 @@ class Arena:
 
 
 def _usable(view: PrivateMemory | None) -> PrivateMemory | None:
-    """Return the private view if the kernel reports which pages were written, else None. Some sandboxes do not."""
+    """Return the private view, or None if the kernel does not report written pages, as in some sandboxes."""
     return view if view is not None and view.works() else None
 
 

@@ -98,7 +98,7 @@ class CrossingEngine(Engine):
 
     def need(self, slots: Iterable[int]) -> None:
         """Wait until all chunks that contain these slots, or their flags, are back."""
-        self.advance()  # for a layer that need not wait, too: otherwise nothing would move while it runs
+        self.advance()  # also for a layer that need not wait: otherwise nothing would advance while it runs
         due = {chunk for slot in slots for chunk in self._covers[slot]} - self._back
         if not due:
             return
@@ -156,5 +156,5 @@ class CrossingEngine(Engine):
 
 
 def engine_of(way: Way) -> type[Engine]:
-    """Return the class of engine for a way."""
+    """Return the engine class that a Way needs."""
     return CrossingEngine if way.crosses else Engine

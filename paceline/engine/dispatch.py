@@ -96,7 +96,7 @@ class Leader(Dispatcher):
         return self._take([chunk for chunk in self._waiting_for.get(slot, ()) if self._missing[chunk] == 0])
 
     def need(self, slot: int) -> list[Unit]:
-        """Move the chunks of a waiting layer before all others. It has an effect if forward runs in another order."""
+        """Move the chunks of a waiting layer before all others. Only matters if forward runs in another order."""
         due = [chunk for chunk in self._waiting_for.get(slot, ()) if chunk not in self._left]
         self._urgent.update(due)
         return self._take([chunk for chunk in due if self._missing[chunk] == 0])

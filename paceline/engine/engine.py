@@ -54,8 +54,8 @@ class Engine:
         self.device, self.schedule, self._clock = device, schedule, clock
         self._exchange, self._compressor, self._lane = exchange, compressor, lane
         self._remembers = compressor.remembers
-        self._memory: Any = None  # until `enter`
-        self._saved: dict[str, Any] | None = None  # state of a checkpoint that was loaded before
+        self._memory: Any = None  # None until `enter`
+        self._saved: dict[str, Any] | None = None  # state of a checkpoint that was loaded before `enter`
         self._widens = widens
         self.order: list[int] = []  # position of slot k among `likes`
         self.arenas: list[Arena] = []
@@ -143,7 +143,7 @@ class Engine:
     def begin(self, step: int) -> None:
         self._flying = deque()
         self.arrived = {}
-        self._landed = 0  # of those that fly, how many of the first were seen back
+        self._landed = 0  # how many units at the front of _flying are in the log as arrived
         self._note("begin", step)
         self._announced, self._agreement = not self.keeps_step, None
         self._send(self._dispatcher.begin(step))
@@ -251,7 +251,7 @@ class Engine:
             unit, work = self._flying.popleft()
             work.wait(self._patience(not self._flying))
             if self._landed:
-                self._landed -= 1  # the log has its arrival
+                self._landed -= 1  # its arrival is in the log already
             else:
                 self._note("back", unit.step, unit.chunk, unit.phase)
             self._send(self._dispatcher.back(unit))
@@ -330,13 +330,13 @@ class Engine:
 
         def exchange(nbytes: int) -> float:
             numel = max(1, nbytes // arena.layout.itemsize)
-            chunk = Chunk(-numel, 0, numel)  # a number of its own: channels keep memory by chunk
+            chunk = Chunk(-numel, 0, numel)  # a separate number, because channels keep memory by chunk
             self.comm.barrier()
             began = self._clock()
             for phase in range(self._exchange.phases):
                 unit = Unit(self._dispatcher.step, chunk.index, phase)
                 work = self._channel.start(unit, chunk, arena.source[:numel], arena.result[:numel], None)
-                work.wait(self.comm.deadline)  # given, it lets the host wait for a GPU too
+                work.wait(self.comm.deadline)  # with a deadline the host also waits for a GPU
             return self._clock() - began
 
         link = network.measure(exchange, network.sizes_within(arena.layout.nbytes))

@@ -119,7 +119,7 @@ class Lesson(TorchFunctionMode):
             self.__exit__(None, None, None)
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if self._inside and getattr(function, "__name__", "") != "__get__":  # a look at shape or dtype is no use
+        if self._inside and getattr(function, "__name__", "") != "__get__":  # reading shape or dtype is not a use
             used = [
                 self._position.get(id(leaf), -1) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)
             ]

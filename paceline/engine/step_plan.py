@@ -1,6 +1,6 @@
 """The plan of a step: its chunks and their order. Pure, without torch; engine and forecasts use it.
 
-    arenas    | a0 | a1 | a2 | flags |    | b0 | b1 | flags |        one per dtype; slots are numbered on: b0 is slot 3
+    arenas    | a0 | a1 | a2 | flags |    | b0 | b1 | flags |        one per dtype; slot numbers continue: b0 is 3
     chunks    [ a0 a1 ]  [ b0 ]  [ a2 flags ]  [ b1 flags ]          ordered by the last slot that they wait for
 
 Flags are known when all slots of their arena are ready, so the chunk with the flags waits for all these slots.
@@ -55,7 +55,7 @@ class StepPlan:
 
 
 def tail_of(lane: Lane, slots: int) -> int:
-    """Return the elements after the slots of an arena: a flag per slot, one mass, or none."""
+    """Return the number of elements after the slots of an arena: a flag per slot, one mass, or none."""
     return {"flags": slots, "mass": 1}.get(lane.tail, 0)
 
 

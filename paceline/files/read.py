@@ -60,7 +60,7 @@ def _open_regular(path: Path | str, flags: int) -> int:
 
 
 def _read(number: int, most: int) -> bytes:
-    """Read to the end or the limit, because files in /proc have no size."""
+    """Read a file to its end, because files in /proc report no size. Raises OSError above `most` bytes."""
     size = os.fstat(number).st_size
     content = b""
     while len(content) <= most and size <= most:

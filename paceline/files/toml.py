@@ -25,7 +25,7 @@ Values = TypeVar("Values", bound=BaseModel)
 
 
 def read_toml(path: Path, model: type[Values]) -> Values:
-    """Read and validate a file. Errors name the file and the line; an unknown key also gets the known ones."""
+    """Read and validate a file. Errors name the file and the line; for an unknown key they list the known keys."""
     text = read_text(path, LARGEST)
     try:
         values = tomllib.loads(text)

@@ -64,7 +64,7 @@ def quoted(word: str) -> str:
 
 
 def parse(text: str) -> Spec:
-    """Parse one member. A syntax error names its position."""
+    """Parse one member. Raises BadMember with the reason if the text is no member."""
     if len(text) > LONGEST:
         _refuse(text, f"it has {len(text):,} characters, and at most {LONGEST:,} are read")
     tokens = _tokens(text)

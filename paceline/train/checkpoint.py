@@ -26,7 +26,7 @@ from paceline.run.run import Run, flag_of
 from paceline.train.loop import Training
 
 KEPT = 2  # complete checkpoints
-# What must be the same in the run that resumes; the number of workers may differ.
+# Settings that must be the same in the run that resumes. The number of workers may differ.
 SAME = (
     *("model", "classes", "image_size", "sequence_length", "strategy", "rule", "exchange", "topology", "schedule"),
     *("compressor", "source", "optimizer", "lr_schedule", "label_smoothing", "precision", "accumulate", "seed"),

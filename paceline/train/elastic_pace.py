@@ -74,7 +74,7 @@ class ElasticPace:
         self._dtype = torch.float64 if wide else torch.float32
         self._exchange: ShardExchange | None = None
         self._generation = 0
-        self.weight: float | None = None  # of the next shard; None is one of `shards` equal ones
+        self.weight: float | None = None  # weight of the next shard; None means 1 / shards
         self._withholding = Withholding(self.trained, lambda operation: _refused(f"{operation} on p.grad"))
         self._takeover = Takeover(optimizer, self._optimizer_step)
         self._hooks = [p.register_post_accumulate_grad_hook(self._on_grad) for _, p in self._named]
@@ -152,7 +152,7 @@ class ElasticPace:
     # the step -----------------------------------------------------------------------------------
 
     def _on_grad(self, parameter: Tensor) -> None:
-        """Keep the gradient of a shard out of sight: the mean is not known before the step is committed."""
+        """Hide the gradient of a shard from p.grad, because the mean is known only when the step is committed."""
         self._presence.beat()
         self._withholding.hide(parameter)
 

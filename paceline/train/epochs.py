@@ -43,7 +43,7 @@ def train_epochs(run: Run, measurement: Measurement) -> RankReport:
 
 
 def _pieces(run: Run, training: Any) -> Iterator[tuple[bool, int]]:
-    """Cut the rest of an epoch where checkpoints are due. Yield of each piece whether it is the last, and its steps."""
+    """Cut the rest of an epoch where checkpoints are due. Yield (whether it is the last, its steps) for each piece."""
     left = training.feed.order.steps - training.feed.cursor.step
     while left:
         due = run.every - training.pace.steps % run.every if run.checkpoint and run.every else left

@@ -35,7 +35,7 @@ class Training:
     tests: Samples | None = None
     place: Callable[[Any], Any] = lambda batch: batch
     losses: list[float] = field(default_factory=list)
-    samples: int = 0  # that this rank has trained on
+    samples: int = 0  # number of samples that this rank has trained on
     optimizer: Any = None
     counts: Callable[[], Counts | None] = lambda: None  # of an object store that samples come from
     rate: Callable[[float], float] | None = None  # the learning rate at a time in epochs

@@ -23,7 +23,7 @@ from paceline.train.flops import peak_flops, training_flops
 
 
 class Measurement:
-    """The measurement of one training on this rank. Call `warm_up`, `begin`, `block` any number of times, `report`."""
+    """Measures one training on this rank. Call `warm_up`, `begin`, `block` as often as needed, `grade`, `report`."""
 
     def __init__(self, run: Run, training: Any, comm: Any, state: dict[str, Any]) -> None:
 
@@ -51,7 +51,7 @@ class Measurement:
                 return []
             self.training.steps(max(1, self.run.warmup), self._warm)
             while left := self.training.pace.steps_to_plan:
-                self.training.steps(left, Meter())  # what is measured below is the plan, not the way to it
+                self.training.steps(left, Meter())  # not recorded: only steps with the final plan are measured
         return self._warm.steps
 
     def begin(self) -> None:
@@ -151,7 +151,7 @@ class Measurement:
         per_step = [nbytes / self._travelled for nbytes in self._bytes.nbytes]
         sources = len(comm.received())
         coding = cast(Coding, {key: (now - self._coded[key]) / steps for key, now in _coding(training).items()})
-        losses, rss_peak = list(training.losses), peak_rss()  # before the steps that only the events are taken from
+        losses, rss_peak = list(training.losses), peak_rss()  # taken before the extra steps of _events
         events, exposed, profile = _events(training, run)
         meetings = meet(comm.barrier, time.perf_counter)
         flops, peak = costs or _costs(run, training, comm)
@@ -243,7 +243,7 @@ def _events(training: Any, run: Run) -> tuple[list[EventRow], float, dict[str, A
     training.pace.record_events(log)
     watch = _watch(training, run)
     if watch is None:
-        training.steps(steps, meter)  # in one go: what crosses the step is seen to
+        training.steps(steps, meter)  # in one call, so that exchanges may cross the step
     else:
         for _ in range(steps):
             training.steps(1, meter)
@@ -318,6 +318,6 @@ def _plan(training: Any) -> PlanPart:
     if engines[0].tuning:
         plan["tuning"] = engines[0].tuning
     if engines[0].crossing:
-        # who reads the events can see what each chunk waited for and how urgent it was
+        # so that a reader of the events can see what each chunk waited for and how urgent it was
         plan["needs"], plan["urgency"] = engines[0].needs, engines[0].urgency
     return plan

@@ -35,7 +35,7 @@ def overflowed(holders: list[Any], agree: Callable[[list[bool]], list[bool]] | N
             remedy="bf16, or an exchange that waits: allreduce, neighbor",
         )
     any_overflow = agree([bool(holder.found_inf)])[0]
-    holder.found_inf = None  # this is settled; an optimizer that is not fused would wonder
+    holder.found_inf = None  # handled here; an optimizer that is not fused does not expect it
     if any_overflow:
         return True
     if holder.grad_scale is not None:

@@ -68,7 +68,7 @@ class Pace(Bound):
         self.times, self.steps, self._micro = StepTimes(), 0, 0
         self._log: list[Noted] | None = None
         self.on_step: Callable[[], None] | None = None
-        self.share: Callable[[], float | None] | None = None  # n / N of the batch in training; equal if not known
+        self.share: Callable[[], float | None] | None = None  # this rank's fraction of a step's samples; None: equal
         self._defers, self._holds, self.closed = False, False, False
         self._left = self._waited = 0.0  # when backward had sent its gradients, and when they were back
         self._takeover = Takeover(optimizer, self._optimizer_step)

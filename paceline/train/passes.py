@@ -41,7 +41,7 @@ class Passes:
     def __init__(self) -> None:
         self._order: list[Ending] = []
         self._reached: set[int] = set()
-        self._task = self._outermost = _NONE  # the last that was seen, and the one whose end is awaited
+        self._task = self._outermost = _NONE  # the graph task seen last, and the one whose end is awaited
         self._handles: list[Any] = []
 
     def add(self, model: Ending) -> None:

@@ -110,7 +110,7 @@ def check_own(state: Mapping[str, Any], rank: int, size: int) -> None:
 
 
 def check_vectors(state: Mapping[str, Any], count: int) -> None:
-    """Raise if the state is of a rule that exchanges more or fewer vectors, such as one with other fragments."""
+    """Raise if the state was saved with another number of exchanged vectors, for example with other fragments."""
     saved = len(state["engines"])
     if saved != count:
         raise WrongCommand(

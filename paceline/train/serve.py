@@ -212,7 +212,7 @@ def _welcome(executor: OrderExecutor) -> OrderExecutor:
 
 
 def _last_words(executors: dict[int, OrderExecutor], waiting: dict[int, Order]) -> dict[int, Order]:
-    """Return the orders that workers sent before they were lost. Raises PeerLost if a lost worker sent none."""
+    """Return the last orders of lost workers. Raises PeerLost if a lost worker has sent no further order."""
     orders = {}
     for worker, executor in executors.items():
         why_lost = executor.attendant.lost() if worker not in waiting else None

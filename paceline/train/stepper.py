@@ -24,7 +24,7 @@ class Stepper(Protocol):
     model: nn.Module
     loss_scale: LossScale | None
     times: StepTimes  # of the last step
-    steps: int  # that were committed
+    steps: int  # number of committed steps
     on_step: Callable[[], None] | None
 
     @property

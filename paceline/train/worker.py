@@ -59,7 +59,7 @@ def leave_failure(folder: Path, rank: int, step: int, problem: BaseException, co
 
 
 def work(run: Run, state: dict[str, Any]) -> RankReport | None:
-    """Build and measure the training of this rank, and return its report. A server serves to the end, returns None."""
+    """Build and measure the training of this rank, and return its report. A server serves and returns None."""
     import torch
 
     from paceline.cluster.machine import Machine

@@ -32,8 +32,8 @@ NAMESPACES = Path("/run/netns")
 PROBE = Path(__file__).with_name("probe.py")
 INTERFACE = "eth0"
 OVERLAY = "vx0"
-CLOSE = 0.1  # of its rate that a link may be off
-ATTEMPTS = 6  # measurements before a lab counts as one that this machine cannot carry
+CLOSE = 0.1  # largest relative deviation of a link from its rate
+ATTEMPTS = 6  # measurements before this machine counts as too slow for a lab
 PORT = 29400
 _OURS = re.compile(r"paceline-\d+-\d+-\d+-[0-9a-f]{6}-(?:switch|\d+)")
 

@@ -103,7 +103,10 @@ class Lockstep:
         key: object = "",
         combine: Combine = add_up,
     ) -> QueueWork:
-        """Start dst = the sum of src over ranks below `givers`. The owner of a piece adds it; others only own."""
+        """Start dst = the sum of src over the ranks below `givers`. The owner of each piece adds it up.
+
+        Ranks from `givers` on contribute no src; they only own pieces.
+        """
         owners = {piece.owner for piece in pieces}
         mine = [piece for piece in pieces if piece.owner == self.rank]
 
@@ -317,7 +320,7 @@ class Lockstep:
         self._space.fill_places()
 
     def why_lost(self, rank: int) -> str | None:
-        """Return why a rank can answer no more, or None."""
+        """Return why a rank will not answer any more, or None."""
         return self._space.counters.why_lost(self.members[rank])
 
     def close(self, failure: str = "", abandoned: bool = False) -> None:

@@ -124,8 +124,8 @@ def attach(number: int, nbytes: int, *, private: bool = False) -> Tensor:
     A page of a private mapping is copied when it is first written. Such a mapping is not populated in advance, because
     that would copy all pages.
 
-    Python's mmap.mmap is not used: it keeps a descriptor open for each mapping, and a process
-    may have only about a thousand.
+    Python's mmap.mmap is not used: it keeps a descriptor open for each mapping, and a process may have only about a
+    thousand.
     """
     if os.fstat(number).st_size < _room_for(nbytes):
         raise ValueError(f"a segment of {os.fstat(number).st_size} bytes is too short for {nbytes}")

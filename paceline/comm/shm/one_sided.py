@@ -54,7 +54,7 @@ class LockedVector:
             into.copy_(self._data)
 
     def fold(self, into: Tensor, weight: float, clear: bool) -> bool:
-        """Add weight * the vector to `into`, if anything was written to the vector. Return whether that is so."""
+        """Add weight * the vector to `into` if it was written since it was last cleared. Return whether it was."""
         with self._lock.held(self._what) as numbers:
             filled = bool(numbers[FILLED])
             if filled:

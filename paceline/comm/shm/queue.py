@@ -30,7 +30,7 @@ from paceline.comm.transport import Work
 from paceline.errors import CallMismatch, PeerLost
 
 POSTED, SHARED = 0, 1
-LEFT = "left the group"  # why a rank is lost that closed its comm without a failure
+LEFT = "left the group"  # the reason in why_lost for a rank that closed its comm without a failure
 DEADLINE = 300.0  # seconds; long enough for a compile or a checkpoint on one rank
 SLICE = 0.05  # seconds between two checks whether an awaited rank still runs
 POLL = 0.0003  # seconds between two looks at a share that is under way
@@ -211,7 +211,7 @@ class Queue:
         self._counters.bump(SHARED)
 
     def _compare(self, op: Op, peers: Sequence[int]) -> None:
-        """Raise CallMismatch if one of `peers` made another call as the operation of this number."""
+        """Raise CallMismatch if the call of one of `peers` differs at the number of this operation."""
         counters, number, mine = self._counters, op.number, op.noted
         for peer in peers:
             if peer == self._rank or (text := counters.noted(peer, number)) == mine:

@@ -241,7 +241,7 @@ class ShmSpace(SharedSpace):
 
 
 class ShmComm(Lockstep):
-    """A comm among ranks of one host that share memory. Every comm of a job needs another `name`."""
+    """A comm among ranks of one host that share memory. Comms of one job need different names."""
 
     def __init__(
         self,

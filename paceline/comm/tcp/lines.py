@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from paceline.comm.tcp.pump import READ, WRITE, Pump
 from paceline.comm.tcp.wire import HEADER_BYTES, Header
 
-LOW = 1 << 16  # bytes; a reader of at least so many is woken when a good part of them is there
+LOW = 1 << 16  # bytes; the reader of a larger body is woken only when a large part of it has arrived
 LARGEST_MAIL = 1 << 16  # bytes of a control message
 EMPTY = memoryview(b"")
 Broken = Callable[[str], None]  # broken(why) is called once, when the connection has ended

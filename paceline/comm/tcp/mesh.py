@@ -44,7 +44,7 @@ class Mesh:
         self.problem: PacelineError | None = None
         self._parted: dict[int, int] = {}  # peers that make no more calls, and how many they made
         self._failed: set[int] = set()
-        self._causes: dict[int, int] = {}  # peers that left for the loss of another one, and that one
+        self._causes: dict[int, int] = {}  # peers that left because they lost another peer -> that peer
         self.words: dict[int, deque[int]] = {}
         self.posts: list[Mailbox] = []  # connections of windows
         station.meshes.append(self)

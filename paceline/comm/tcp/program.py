@@ -13,7 +13,7 @@ from paceline.types import Piece, spread
 
 SEGMENT = 1 << 18  # bytes; a segment is added and sent on while the next one arrives
 SMALL = 1 << 16  # bytes up to which latency counts more than bandwidth
-CROWD = 8  # ranks from which pairs that double beat everybody to everybody
+CROWD = 8  # number of ranks from which recursive doubling beats sending to everybody
 
 
 class Outgoing(NamedTuple):

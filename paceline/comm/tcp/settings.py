@@ -11,7 +11,8 @@ MOST = 64  # data connections of a pair
 
 @dataclass(frozen=True)
 class TcpSettings:
-    """
+    """Settings of `tcp(...)`.
+
     streams   data connections for each pair of ranks
     buffer    bytes of a socket buffer; with 0 the kernel tunes it
     """

@@ -112,7 +112,10 @@ class TcpGroup:
         key: object = "",
         combine: Combine = add_up,
     ) -> TcpWork:
-        """Start dst = the sum of src over ranks below `givers`. The owner of a piece adds it; others only own."""
+        """Start dst = the sum of src over the ranks below `givers`. The owner of each piece adds it up.
+
+        Ranks from `givers` on contribute no src; they only own pieces.
+        """
         flat, out = _dense(src), dst.view(-1)
         own = self.rank < givers
         if givers == 1 and own:
@@ -235,7 +238,7 @@ class TcpGroup:
             if not station.closed:
                 self.mesh.part(failure or ("failed" if self.mesh.problem is not None else ""))
         finally:
-            if not self.mesh.ident and not station.closed:  # of a group the others go on
+            if not self.mesh.ident and not station.closed:  # closing a group leaves other groups open
                 for mesh in station.meshes:
                     mesh.close()
                 station.close()

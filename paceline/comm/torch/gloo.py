@@ -165,7 +165,7 @@ class TorchDist:
         return self.all_sum(wide, total, key).then(lambda: dst.copy_(total))
 
     def reduce_scatter(self, src: Tensor, dst: Tensor, key: object = "") -> TorchWork:
-        """Start dst = this rank's range of the sum. Added in rank order, so its bits do not depend on timing."""
+        """Start dst = this rank's range of the sum. It is added in rank order, so bits do not depend on timing."""
         bounds, flat = spread(src.numel(), self.size), src.reshape(-1).contiguous()
         ranges = [flat[bounds[peer] : bounds[peer + 1]] for peer in range(self.size)]
         mine, others = ranges[self.rank], [peer for peer in range(self.size) if peer != self.rank]
@@ -192,7 +192,10 @@ class TorchDist:
         key: object = "",
         combine: Combine = add_up,
     ) -> TorchWork:
-        """Start dst = the sum of src over ranks below `givers`. The owner of a piece adds it; others only own."""
+        """Start dst = the sum of src over the ranks below `givers`. The owner of each piece adds it up.
+
+        Ranks from `givers` on contribute no src; they only own pieces.
+        """
         first = self._tag(self._enter("sum_by", src, ""))  # a server does not know the workers' key
         flat, out, gives = src.reshape(-1), dst.view(-1), self.rank < givers
         owned, rest = [], []

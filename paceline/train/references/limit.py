@@ -25,7 +25,7 @@ class Limit:
     """Makes steps like Pace, but every rank keeps its own gradients."""
 
     replicas_differ = True
-    engines: Sequence[Engine] = ()  # nothing is sent through one
+    engines: Sequence[Engine] = ()  # a reference has none
     steps_to_plan = 0
     note = "limit: gradients are not exchanged; ranks train apart and only meet at a barrier"
 
@@ -43,7 +43,7 @@ class Limit:
         self.model, self.optimizer, self.comm = model, optimizer, comm
         self.accumulate, self.clip_norm, self.loss_scale = accumulate, clip_norm, loss_scale
         self.times, self.steps, self._micro = StepTimes(), 0, 0
-        self._finite: bool | None = None  # of gradients that are ready for the optimizer
+        self._finite: bool | None = None  # whether prepared gradients are finite; None before they are prepared
         self.on_step: Callable[[], None] | None = None
         self._log: list[Noted] | None = None
         self._takeover: Takeover | None = None
