@@ -148,7 +148,7 @@ class Place:
     environ: Mapping[str, str] = field(default_factory=dict)
 
     def inside(self, outer: Place) -> Place:
-        """Return this place as seen from `outer`: the prefix of `outer` comes first, own variables win."""
+        """Return the place that is this place inside `outer`: the prefix of `outer` comes first, own variables win."""
         return Place(outer.prefix + self.prefix, {**outer.environ, **self.environ})
 
 
@@ -321,6 +321,6 @@ Seconds = Callable[[float], float]
 
 
 def spread(total: int, parts: int, grain: int = 1) -> tuple[int, ...]:
-    """Return bounds that cut `total` into `parts` ranges. Bounds are multiples of `grain`; ranges are about equal."""
+    """Return bounds that cut `total` into `parts` about equal ranges. Inner bounds are multiples of `grain`."""
     blocks = -(-total // grain)
     return tuple(min(total, grain * (blocks * k // parts)) for k in range(parts + 1))

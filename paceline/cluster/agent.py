@@ -198,7 +198,8 @@ def _answer(message: Mapping[str, Any]) -> dict[str, Any]:
 def own_address(host: Mapping[str, Any], environ: Mapping[str, str]) -> str:
     """Return the address where other hosts reach this one.
 
-    It is the configured address, that of the configured interface, the one that ssh used, or that of the host name.
+    It is, in this order: the configured address, that of the configured interface, the one that ssh used, that of the
+    host name, or that of the first interface which is not loopback.
     """
     if host.get("address"):
         return socket.gethostbyname(host["address"])
