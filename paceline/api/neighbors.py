@@ -19,7 +19,7 @@ from torch import Tensor
 from paceline.api.collectives import Finish, gather_counts, padded_to
 from paceline.api.handle import Handle, into, result_of
 from paceline.api.join import current
-from paceline.api.weights import Weights, agree_nodes, agree_ranks, refuse_biased, row_of, topology_of
+from paceline.api.weights import refuse_biased, row_of, topology_of
 from paceline.comm.notes import tensor_text
 from paceline.comm.sums import wide
 from paceline.errors import WrongCommand
@@ -27,6 +27,7 @@ from paceline.protocols import Channel
 from paceline.strategy.exchanges._works import Together
 from paceline.strategy.exchanges.hierarchical import Hierarchical, NodesChannel, members
 from paceline.strategy.exchanges.neighbor import plain_row
+from paceline.train.weights import Weights, agree_nodes, agree_ranks
 from paceline.types import Chunk, Cluster, Lane, Mixing, Unit, View
 
 _LANE = Lane("tensor", needs_consensus=False, lossy_ok=False)
