@@ -209,6 +209,10 @@ class Costed(Exchange, Protocol):
     by_owner: ClassVar[bool]  # pieces go straight to their owners and back
 
     @property
+    def weighs(self) -> str:
+        """Return who mixes by weights that a user sets for a step: each "rank" or each "node"; "" is nobody."""
+
+    @property
     def dedicated(self) -> bool:
         """Return whether server processes, and no workers, own what is exchanged."""
 

@@ -16,10 +16,14 @@ from paceline.engine.gates import Gates, for_one
 from paceline.engine.way import way_of
 from paceline.protocols import Duty, Exchange
 from paceline.run.axes import Axes
+from paceline.strategy.exchanges.hierarchical import NodesChannel
+from paceline.strategy.exchanges.neighbor import NeighborChannel
 from paceline.train.checks import check_added, check_known, check_not_compiled, check_thawed, trainable
 from paceline.train.planning import Planning
 from paceline.train.start import start_equal
+from paceline.train.step_weights import StepWeights, WeightsOfStep, check_settable
 from paceline.train.watch import Watch
+from paceline.train.weights import Weights
 from paceline.types import Lane, Slot, View
 from paceline.workload.profile import StepProfile
 
@@ -50,6 +54,9 @@ class Bound:
         self._way = way_of(axes.schedule)
         self._presence = axes.membership.join(comm)
         self._view: View | None = None  # until this rank has entered a group
+        # The first step begins with its first gradient, so that a checkpoint may still be loaded after wrap; with
+        # `_late` every step does, so that weights may still be set.
+        self._begun = self._late = False
         if not axes.membership.elastic:
             start_equal(model, comm)
             self._enter(self._presence.begin())
@@ -92,6 +99,33 @@ class Bound:
         for engine in self.engines:
             engine.abandon()
             engine.enter(self.comm, view)
+
+    def set_weights(
+        self,
+        weights: WeightsOfStep | None = None,
+        *,
+        self_weight: float | None = None,
+        src_weights: Weights = None,
+        dst_weights: Weights = None,
+    ) -> None:
+        """Mix with these neighbors and weights from the next step on; without arguments, by the topology again.
+
+        y = self_weight x + sum_j src_weights[j] dst_weights_of_j[me] x_j. All ranks call it, between steps. `weights`
+        is a function of the number of the exchange, from 0, that returns a dict of the three. Ranks that average in
+        nodes, with hierarchical(neighbor(T)), name nodes.
+        """
+        fixed = {"self_weight": self_weight, "src_weights": src_weights, "dst_weights": dst_weights}
+        names_any = any(value is not None for value in fixed.values())
+        check_settable(self.axes.exchange, twice=weights is not None and names_any)
+        written = weights or (fixed if names_any else None)
+        if self._begun:  # what has left for the next step was weighed as before
+            self.duty.discard()
+            self._begun = False
+        rows = None if written is None else StepWeights(self.comm, self.axes, written)
+        self._late = written is fixed
+        for channel in (engine.channel for engine in self.engines):
+            if isinstance(channel, NeighborChannel | NodesChannel):
+                channel.weights = rows
 
     def _phased(self) -> Exchange | None:
         """Return the two-phase form of the exchange if the schedule needs two phases, else None."""

@@ -98,8 +98,6 @@ class Pace(Bound):
         for holder in (self, optimizer) if self._own_gradients else ():
             take_part(holder)
         self._hooks += [p.register_post_accumulate_grad_hook(self._on_grad) for _, p in self._named]
-        # The first step starts with its first gradient, so that a checkpoint may still be loaded after wrap.
-        self._begun = False
 
     def _weight(self) -> float:
         """Return the factor of this rank's gradient in the mean of all samples of a step."""
@@ -160,7 +158,10 @@ class Pace(Bound):
             last = self.finish()  # with several models, one model's unfinished exchanges could meet another's
             self.times.exposed += last.exposed
             self.times.update += last.update
-        self._begin()
+        if self._late:
+            self._micro, self._begun = 0, False
+        else:
+            self._begin()
         if self.on_step is not None:
             self.on_step()
         return committed

@@ -22,7 +22,7 @@ from paceline.menu.menu import make
 from paceline.protocols import Codec
 from paceline.strategy.exchanges._rounds import Along, Edges, Fans, within
 from paceline.strategy.exchanges._works import Chain, coded
-from paceline.strategy.exchanges.neighbor import Neighbor, edges
+from paceline.strategy.exchanges.neighbor import Neighbor, WrittenRows, edges
 from paceline.strategy.exchanges.traits import ExchangeTraits
 from paceline.types import Chunk, Cluster, Lane, Mixing, Unit, View
 
@@ -58,6 +58,10 @@ class Hierarchical(ExchangeTraits):
     @property
     def consensus(self) -> bool:
         return self.neighbors is None
+
+    @property
+    def weighs(self) -> str:
+        return "" if self.neighbors is None else "node"
 
     def _written_dimensions(self) -> tuple[int, ...]:
         return tuple(int(part) for part in self.over.split("x"))
@@ -184,6 +188,13 @@ class NodesChannel(LevelsChannel):
         self._levels = [(comm.split(self._nodes), comm.split(self._nodes), self._total)]
         self._between = comm.split([list(range(comm.size))])
         self._scratch = {}
+        self.weights: WrittenRows | None = None
+        self._written: Mixing | None = None
+
+    def start(self, unit: Unit, chunk: Chunk, src: Tensor, dst: Tensor, codec: Codec | None) -> Work:
+        """Ask for written weights here, in the order of chunks: ranks compare them, and rounds go on at any time."""
+        self._written = None if self.weights is None else self.weights.row(unit.step)
+        return super().start(unit, chunk, src, dst, codec)
 
     def _across(self, unit: Unit, chunk: Chunk, part: Tensor) -> Generator[Work, None, Tensor]:
         mixed = self._room(chunk, "mixed", part.numel(), part)
@@ -192,7 +203,7 @@ class NodesChannel(LevelsChannel):
 
     def _row(self, step: int) -> Mixing:
         """The row of the node among nodes, for this rank's part; parts are sums, so weights make means of them."""
-        row = self._topology.row(self._node, View(self._node, len(self._nodes)), step)
+        row = self._written or self._topology.row(self._node, View(self._node, len(self._nodes)), step)
         place = self._nodes[self._node].index(self._comm.rank)
         sources = tuple((self._nodes[peer][place], weight / self._total) for peer, weight in row.sources)
         return Mixing(row.keep / self._total, sources, tuple(self._nodes[peer][place] for peer in row.targets))

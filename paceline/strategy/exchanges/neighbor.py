@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from paceline.comm.transport import Comm, Work
 from paceline.menu.menu import nested
@@ -34,6 +34,10 @@ class Neighbor(ExchangeTraits):
     takes_topology: ClassVar[bool] = True
     one_call: ClassVar[bool] = True
     mixes_once: ClassVar[bool] = True
+
+    @property
+    def weighs(self) -> str:
+        return "rank"
 
     def __str__(self) -> str:
         return f"{self.name}({self.topology})"
@@ -72,6 +76,12 @@ def edges(topology: Topology, size: int, step: int, nodes: tuple[int, ...]) -> E
     return Edges({rank: tuple(source for source, _ in row.sources) for rank, row in enumerate(rows)}, nodes)
 
 
+class WrittenRows(Protocol):
+    """Weights of a user in place of a topology's."""
+
+    def row(self, step: int) -> Mixing: ...
+
+
 class NeighborChannel:
     """One row of the topology's matrix per step; a lane with mass takes columns that sum to one instead."""
 
@@ -79,9 +89,11 @@ class NeighborChannel:
         self._comm, self._view, self._topology = comm, view, topology
         self.memory = comm
         self._row = split_mass if lane.tail == "mass" else plain_row
+        self.weights: WrittenRows | None = None
 
     def start(self, unit: Unit, chunk: Chunk, src: Tensor, dst: Tensor, codec: Codec | None) -> Work:
-        row = self._row(self._topology, self._view, unit.step)
+        written = self.weights
+        row = self._row(self._topology, self._view, unit.step) if written is None else written.row(unit.step)
         if codec is None:
             return self._comm.mix(src, dst, row, unit)
         rounds = codec.rounds(chunk, src, dst)

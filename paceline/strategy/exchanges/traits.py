@@ -20,6 +20,7 @@ class ExchangeTraits(Member):
     one_call         a phase is one call of the comm, so that units may leave in any common order
     gathers          carries payloads that cannot be summed
     mixes_once       every rank mixes what it receives by itself, and rounds once
+    weighs           mixes by weights that a user sets for a step: of each "rank" or each "node"; "" is none
     one_sum          a chunk is one sum of the comm, which a library may add in the dtype that travels
     by_owner         pieces go straight to their owners and back, whatever pattern a comm has for sums
     """
@@ -33,6 +34,10 @@ class ExchangeTraits(Member):
     mixes_once: ClassVar[bool] = False
     one_sum: ClassVar[bool] = False
     by_owner: ClassVar[bool] = False
+
+    @property
+    def weighs(self) -> str:
+        return ""
 
     @property
     def consensus(self) -> bool:

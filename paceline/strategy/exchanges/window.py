@@ -40,6 +40,10 @@ class Window(Neighbor):
     one_call: ClassVar[bool] = False
     mixes_once: ClassVar[bool] = False
 
+    @property
+    def weighs(self) -> str:
+        return ""  # buffers are made for the neighbors of the topology
+
     def join(self, comm: Comm, view: View, lane: Lane) -> WindowChannel:
         return WindowChannel(comm, view, self.topology, lane)
 
