@@ -11,7 +11,7 @@ import typer
 
 from paceline.cli import app
 from paceline.cli import options as o
-from paceline.cli.forecast import DEFAULT, LinkFile, MachinesText, Profile, StepTime, make_study
+from paceline.cli.forecast import DEFAULT, LinkFile, MachinesText, Precision, Profile, StepTime, make_study
 from paceline.errors import WrongCommand
 from paceline.measure.record.record import check_writable, write
 
@@ -25,19 +25,17 @@ def advise(
     ),
     machines: MachinesText = DEFAULT,
     workers: Annotated[
-        int | None, typer.Option("--workers", "-np", min=1, help="Workers, if not all machines.")
+        int | None, typer.Option("--workers", "-np", min=1, help="Number of workers, if not all machines are used.")
     ] = None,
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, max=1 << 20, help="Samples per worker.")] = 64,
-    precision: Annotated[str, typer.Option("--precision", help="fp32, bf16 or fp16: which peak a device has.")] = (
-        "fp32"
-    ),
+    precision: Precision = "fp32",
     profile: Profile = None,
     step_time: StepTime = None,
     link: LinkFile = None,
     runs: o.Runs = Path("runs"),
     json: o.JsonFile = None,
 ) -> None:
-    """Say which strategy to use on some machines, with the runners-up and the flags to paste.
+    """Advise a strategy for a model on given machines, with the runners-up and a command to paste.
 
     Strategies that change convergence are advised only if records in --runs show that they keep the accuracy.
     """

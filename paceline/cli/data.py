@@ -23,10 +23,16 @@ FORMS = {"pack": "SOURCE DIR", "verify": "DIR", "serve": "DIR"}  # words after e
 def data(
     words: Annotated[list[str], typer.Argument(help="pack SOURCE DIR, verify DIR or s3://BUCKET/PATH, or serve DIR.")],
     model: Annotated[
-        str, typer.Option("--model", help="pack: the model that takes or makes the samples.")
+        str,
+        typer.Option(
+            "--model", help="pack: a model that can train on the samples; a fake source takes their shape from it."
+        ),
     ] = "small_cnn",
     shards: Annotated[int, typer.Option("--shards", help="pack: number of training files.")] = 8,
-    seed: Annotated[int, typer.Option("--seed", help="pack: random seed of the model.", min=0)] = 0,
+    seed: Annotated[
+        int,
+        typer.Option("--seed", help="pack: random seed that the model is built with; serve: seed of --faults.", min=0),
+    ] = 0,
     port: Annotated[
         int, typer.Option("--port", help="serve: port on this machine; 0 takes a free one.", min=0, max=65535)
     ] = 0,
@@ -35,12 +41,12 @@ def data(
     ] = 0.0,
     json_file: JsonFile = None,
 ) -> None:
-    """Write the samples of a source to TFRecord shards, check every record of shards, or serve them as S3 does.
+    """Write the samples of a source to TFRecord shards, check every record in shards, or serve shards as S3 does.
 
-    `paceline data pack "idx(FOLDER)" DIR --shards 16` writes train-00000-of-00016 and so on, and an index; then
-    train with --source "tfrecord(DIR)". `paceline data verify DIR` names every damaged record; its exit code is 1 if
-    there is any. `paceline data serve DIR` is an S3 server for this machine alone; it prints the environment that
-    clients need, and runs until Ctrl-C.
+    `paceline data pack "idx(FOLDER)" DIR --shards 16` writes the files train-00000-of-00016 and so on, and an index;
+    then train with --source "tfrecord(DIR)". `paceline data verify DIR` lists damaged records; if there are any, its
+    exit code is 1. `paceline data serve DIR` starts an S3 server for this machine only. It prints the environment
+    variables that clients need, and runs until Ctrl-C.
     """
     if words[0] not in FORMS or len(words) != 1 + len(FORMS[words[0]].split()):
         forms = ", ".join(f"{form} {rest}" for form, rest in FORMS.items())

@@ -27,6 +27,9 @@ Profile = Annotated[
     Path | None,
     typer.Option("--profile", help="Layer times: a record, a profile, or a trace of torch.profiler.", metavar="FILE"),
 ]
+Precision = Annotated[
+    str, typer.Option("--precision", help="fp32, bf16 or fp16: selects the peak FLOPs of the device.")
+]
 StepTime = Annotated[
     float | None, typer.Option("--step-time", help="Seconds of one step on one worker, instead of --profile.")
 ]
@@ -44,35 +47,45 @@ def forecast(
     machines: MachinesText = DEFAULT,
     strategy: Annotated[str, typer.Option("--strategy", help="Strategies with commas between them, or all.")] = "all",
     workers: Annotated[
-        str, typer.Option("--workers", "-np", help="Numbers of workers: 64, 8,16, or 8..1024, which doubles.")
+        str,
+        typer.Option(
+            "--workers",
+            "-np",
+            help="Numbers of workers: one (64), several (8,16), or a range that doubles (8..1024).",
+        ),
     ] = "",
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, max=1 << 20, help="Samples per worker.")] = 64,
-    precision: Annotated[str, typer.Option("--precision", help="fp32, bf16 or fp16: which peak a device has.")] = (
-        "fp32"
-    ),
+    precision: Precision = "fp32",
     profile: Profile = None,
     step_time: StepTime = None,
     link: LinkFile = None,
-    samples: Annotated[int, typer.Option("--samples", min=1, help="Samples of an epoch, for its cost.")] = 1_281_167,
+    samples: Annotated[
+        int, typer.Option("--samples", min=1, help="Samples in an epoch, to compute what an epoch costs.")
+    ] = 1_281_167,
     measured: Annotated[
-        list[Path] | None, typer.Option("--measured", help="A measured record to lay over the forecast.")
+        list[Path] | None, typer.Option("--measured", help="A measured record to compare with the forecast.")
     ] = None,
     trace: Annotated[Path | None, typer.Option("--trace", help="Write the simulated steps as a Chrome trace.")] = None,
     page: Annotated[
-        Path | None, typer.Option("--page", help="Write a page with a strategy map and sliders, which works offline.")
+        Path | None,
+        typer.Option("--page", help="Write an HTML page with a strategy map and sliders; it works offline."),
     ] = None,
     check: Annotated[
         bool,
-        typer.Option("--check", help="Measure held-out configurations here, and write a certificate (lab needs root)."),
+        typer.Option(
+            "--check",
+            help="Measure configurations on this machine that forecasts were not fitted to, and write a certificate of "
+            "the errors. The part in a lab needs root.",
+        ),
     ] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="With --check: a handful of configurations, briefly.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="With --check: only a few short configurations.")] = False,
     runs: o.Runs = Path("runs"),
     json: o.JsonFile = None,
 ) -> None:
     """Forecast how strategies scale on machines that are not here, and say what limits them.
 
-    The engine's own dispatchers and plans run on a simulated clock. Every figure that is assumed is listed with its
-    source; a certificate of this machine says how far forecasts were off.
+    It runs the code that schedules real runs on a simulated clock. Every assumed figure is listed with its source. A
+    certificate, written by --check, says how far forecasts for this machine were off.
     """
     from paceline.forecast.certificate import FILE, read_certificate
     from paceline.forecast.text import spoken

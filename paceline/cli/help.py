@@ -15,7 +15,14 @@ _ALL = "paceline.help.all"
 
 
 class Command(TyperCommand):
-    """A verb whose help shows its options in groups, in the order of PANELS."""
+    """A verb whose help shows its options in groups, in the order of PANELS; each of its FORMS has help of its own."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        lines = FORMS.get(" ".join([self.name or "", *args[:1]]))
+        if lines and {"-h", "--help"} & set(args):
+            print("\n".join(lines))
+            raise typer.Exit
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         panels: dict[str, list[tuple[str, str]]] = {}
@@ -72,6 +79,50 @@ EXAMPLES = {  # verbs in the order of use
     "reproduce": ("reproduce bluefog", "reproduce elasticdl --measure --quick"),
 }
 ORDER = list(EXAMPLES)
+FORMS = {  # help of a verb with its first word
+    "data pack": (
+        "Usage: paceline data pack SOURCE DIR [OPTIONS]",
+        "",
+        "  Write the samples of SOURCE to N TFRecord files in the new folder DIR, with an",
+        "  index. Then train with --source 'tfrecord(DIR)'.",
+        "",
+        "  --shards N     Number of training files.  [default: 8]",
+        "  --model NAME   A model that can train on the samples; a fake source takes",
+        "                 their shape from it.  [default: small_cnn]",
+        "  --seed N       Random seed that the model is built with.  [default: 0]",
+        "  --json FILE    Also write the numbers of files, records and bytes to FILE.",
+    ),
+    "data verify": (
+        "Usage: paceline data verify DIR [OPTIONS]",
+        "",
+        "  Check every record in the TFRecord files of DIR, which may be s3://BUCKET/PATH,",
+        "  and list damaged records. If there are any, the exit code is 1.",
+        "",
+        "  --json FILE    Also write the result to FILE.",
+    ),
+    "data serve": (
+        "Usage: paceline data serve DIR [OPTIONS]",
+        "",
+        "  Serve the files of DIR as S3 does, for this machine only, until Ctrl-C. The",
+        "  first lines are the environment variables that clients need.",
+        "",
+        "  --port N       Port on this machine; 0 takes a free one.  [default: 0]",
+        "  --faults X     Share of requests that fail on purpose.  [default: 0]",
+        "  --seed N       Random seed that decides which requests fail.  [default: 0]",
+    ),
+    "lab cut": (
+        "Usage: paceline lab cut HOST",
+        "",
+        "  Take the link of a host down in the running lab, as if its cable was pulled.",
+        "  Hosts are numbered from 0. Keep the lab running from another terminal, for",
+        "  example with: paceline lab --hosts 4 -- sleep 600",
+    ),
+    "lab heal": (
+        "Usage: paceline lab heal HOST",
+        "",
+        "  Put the link of a host up again, after: paceline lab cut HOST",
+    ),
+}
 
 
 def _summary(text: str) -> str:
@@ -113,5 +164,5 @@ HelpAll = typer.Option(
     callback=show_all,
     is_eager=True,
     rich_help_panel=PANELS[-1],
-    help="Also show the flags of published scripts.",
+    help="Also show flags that other benchmarks use for the same settings.",
 )

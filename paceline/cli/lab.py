@@ -19,7 +19,7 @@ DEFAULTS = Lab()
 def lab(
     context: typer.Context,
     words: Annotated[
-        list[str] | None, typer.Argument(help="cut HOST or heal HOST: change the lab that is running.")
+        list[str] | None, typer.Argument(help="cut HOST or heal HOST: change a link of the running lab.")
     ] = None,
     hosts: Annotated[int, typer.Option("--hosts", help="Number of virtual hosts, all on one switch.")] = DEFAULTS.hosts,
     bandwidth: Annotated[
@@ -29,13 +29,13 @@ def lab(
         str, typer.Option("--overlay", help="none, or vxlan: a network inside the network, as containers use.")
     ] = DEFAULTS.overlay,
     seconds: Annotated[
-        float, typer.Option("--seconds", min=0.1, max=3600, help="How many seconds to measure the links.")
+        float, typer.Option("--seconds", min=0.1, max=3600, help="Seconds to measure the links for.")
     ] = 1.0,
 ) -> None:
     """Build a virtual cluster inside this machine (needs root), measure its links, and remove it.
 
-    With a command after --, the command runs on every host instead of the measurement. `paceline lab cut 2` takes the
-    link of host 2 down in the lab that another command keeps running, and `paceline lab heal 2` puts it up again.
+    A command after -- runs on every host instead of the measurement. While it runs, `paceline lab cut 2` in a second
+    terminal takes the link of host 2 down, and `paceline lab heal 2` puts it up again.
     """
     if words:
         _change(words)

@@ -28,19 +28,31 @@ VERBS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "sendrecv", 
 def net(
     workers: Annotated[int, typer.Option("-np", "--workers", min=1, help="Number of ranks.")] = 2,
     comm: Annotated[str, typer.Option("--comm", help="Comms to compare, such as shm,tcp,gloo; all by default.")] = "",
-    verbs: Annotated[str, typer.Option("--verbs", help=f"Of {', '.join(VERBS)}; all by default.")] = "",
-    least: Annotated[str, typer.Option("-b", "--begin", help="Smallest message: 1K.")] = "1K",
-    most: Annotated[str, typer.Option("-e", "--end", help="Largest message: 128M is 134,217,728 bytes.")] = "4M",
-    factor: Annotated[int, typer.Option("-f", "--factor", help="Every size is so many times the one before.")] = 4,
+    verbs: Annotated[
+        str,
+        typer.Option(
+            "--verbs", help=f"Operations to measure, with commas between: {', '.join(VERBS)}. All by default."
+        ),
+    ] = "",
+    least: Annotated[str, typer.Option("-b", "--begin", help="Size of the smallest message, such as 1K.")] = "1K",
+    most: Annotated[
+        str, typer.Option("-e", "--end", help="Size of the largest message; 128M is 134,217,728 bytes.")
+    ] = "4M",
+    factor: Annotated[int, typer.Option("-f", "--factor", help="Each size is this many times the one before.")] = 4,
     lab: Annotated[str | None, typer.Option("--lab", help="Measure inside a virtual cluster (needs root).")] = None,
-    buffer: Annotated[int, typer.Option("--socket-buffer", min=0, help="Bytes of a socket buffer of tcp.")] = 0,
+    buffer: Annotated[
+        int,
+        typer.Option("--socket-buffer", min=0, help="Bytes of each socket buffer of tcp; with 0 the kernel chooses."),
+    ] = 0,
     link: Annotated[Path | None, typer.Option("--link", help="Write latency and bandwidth to this file.")] = None,
-    plot: Annotated[Path | None, typer.Option("--plot", help="Draw the curves, and the pairs, as SVG.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Draw the bandwidths of sizes and of pairs to this SVG file.")
+    ] = None,
     json: o.JsonFile = None,
 ) -> None:
-    """Measure collectives between ranks at several sizes, and every pair of hosts.
+    """Measure collectives between ranks at several sizes, and the link between every two hosts.
 
-    Columns are those of nccl-tests. The fit gives the latency and bandwidth of a link for each comm.
+    The columns are those of nccl-tests. A fit over the sizes gives the latency and bandwidth of a link for each comm.
     """
     for path in (link, plot, json):
         if path is not None:

@@ -27,8 +27,6 @@ USUAL = {"steps": 3, "warmup": 3, "repeats": 4}
 USUAL_MODELS = ["resnet50", "mobilenet_v2"]  # one that computes much, and one that exchanges much
 USUAL_CONTENDERS = ["allreduce", "wfbp"]
 USUAL_BATCH = 16
-
-
 LISTED = ("workers", "model", "batch_size")  # of which a race takes several
 COMMON = tuple(name for name in Run.model_fields if name not in GRID and about(name).race == "common")
 
@@ -48,7 +46,9 @@ def _in_panel(panel: Panel, flag: str, help: str, default: str = "") -> Any:
     batch_size=o.Changed(str | None, "Samples per worker in one backward pass: 64, or 16,64.", "16"),
     steps=o.Changed(unset="3"),
     warmup=o.Changed(int | None, unset="3"),
-    repeats=o.Changed(int | None, unset="as many turns as pay"),
+    repeats=o.Changed(
+        int | None, "How often each contender takes its turn in one start.", "from the spread between starts"
+    ),
 )
 def race(
     context: typer.Context,
@@ -62,11 +62,12 @@ def race(
         _in_panel(
             Panel.TRAVEL,
             "--contender",
-            "One more contender made of axes: 'allreduce,schedule=wfbp', 'rule=atc,exchange=neighbor(ring)'.",
+            "One more contender, as a strategy and settings: 'allreduce,schedule=wfbp'; or as settings only: "
+            "'rule=atc,exchange=neighbor(ring)'.",
         ),
     ] = None,
     suite: Annotated[
-        str | None, _in_panel(Panel.TRAVEL, "--suite", "Read the race from a TOML file, or a shipped one by name.")
+        str | None, _in_panel(Panel.TRAVEL, "--suite", "Read the race from a TOML file, or name an included suite.")
     ] = None,
     quick: Annotated[
         bool, _in_panel(Panel.LENGTH, "--quick", "Answer within about two minutes, or say why not.")
@@ -74,19 +75,31 @@ def race(
     rounds: Annotated[
         int | None,
         _in_panel(
-            Panel.LENGTH, "--rounds", "Start every contender so often, whatever is seen.", "until every one is decided"
+            Panel.LENGTH,
+            "--rounds",
+            "Number of rounds, whatever the results are; each round starts every contender once.",
+            "until all are decided",
         ),
     ] = None,
     minutes: Annotated[
         float | None,
-        _in_panel(Panel.LENGTH, "--minutes", "Time of each heat: no start begins that would run past it.", "3"),
+        _in_panel(
+            Panel.LENGTH,
+            "--minutes",
+            "Minutes for each model, batch size and number of workers; after the first round nothing starts that "
+            "would exceed them.",
+            "3",
+        ),
     ] = None,
     margin: Annotated[
         float | None,
-        _in_panel(Panel.LENGTH, "--margin", "Contenders that differ by surely less percent are level.", "3"),
+        _in_panel(Panel.LENGTH, "--margin", "Contenders are level if they surely differ by less percent.", "3"),
     ] = None,
     isolated: Annotated[
-        bool, _in_panel(Panel.LENGTH, "--isolated", "Give every contender processes of its own; no turns.")
+        bool,
+        _in_panel(
+            Panel.LENGTH, "--isolated", "Start every contender in its own processes, instead of turns in shared ones."
+        ),
     ] = False,
     values: dict[str, Any],
     runs: o.Runs = Path("runs"),
@@ -94,15 +107,16 @@ def race(
         bool, _in_panel(Panel.OUTPUT, "--fresh", "Start from the beginning, even if the same race is unfinished.")
     ] = False,
     retry: Annotated[
-        bool, _in_panel(Panel.OUTPUT, "--retry", "Run the rounds again in which a start failed or is missing.")
+        bool, _in_panel(Panel.OUTPUT, "--retry", "Repeat the rounds in which a start failed or is missing.")
     ] = False,
     json: o.JsonFile = None,
 ) -> None:
     """Race strategies on this machine: contenders take turns in the same processes, until it is sure who wins.
 
-    One worker alone, limit and ddp always take part. Without flags: resnet50 and mobilenet_v2 on 32x32 images, 16
-    samples for each of two workers. Started again, a race that was interrupted or is not decided yet goes on. Your own
-    training script: paceline race --strategies allreduce,wfbp -- python my_train.py
+    Three references always take part: one worker alone, `limit` (no communication) and `ddp` (PyTorch's). Without flags
+    the models are resnet50 and mobilenet_v2, on 32x32 images, with 16 samples for each of two workers. To continue a
+    race that was interrupted or is still undecided, run the same command again. To race your own training script:
+    paceline race --strategies allreduce,wfbp -- python my_train.py
     """
     from paceline.cli.race_view import RaceView, as_json, closing
     from paceline.race.folder import open_folder

@@ -29,7 +29,7 @@ WIDTH = 80
 def reproduce(
     name: Annotated[str, typer.Argument(metavar="NAME", help=f"{NAMES}.")],
     measure: Annotated[
-        bool, typer.Option("--measure", help="First run on this machine what has no record yet.")
+        bool, typer.Option("--measure", help="First run on this machine every configuration without a record.")
     ] = False,
     quick: Annotated[
         bool, typer.Option("--quick", help="With --measure: run each configuration once, and briefly.")
@@ -48,8 +48,8 @@ def reproduce(
 ) -> None:
     """Print a published table beside the results of this machine.
 
-    A result is measured, replayed or forecast, and names its records; an empty cell gives the reason. Without
-    --measure only records in --runs are used.
+    Each result says whether it is measured, replayed or forecast, and from which records; a cell without a result says
+    why. Without --measure only records in --runs are used.
     """
     from paceline.race.published._forecast import forecasts_of
     from paceline.race.reproduce import measure_missing

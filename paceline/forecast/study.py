@@ -199,7 +199,7 @@ def chosen_strategies(text: str) -> list[str]:
 
 
 def chosen_workers(text: str, most: int = 1 << 16) -> list[int]:
-    """Numbers of workers: 8, 8,16,32, or 8..1024, which doubles."""
+    """Read numbers of workers: one (64), several (8,16), or a range that doubles (8..1024)."""
     counts: list[int] = []
     for part in text.split(","):
         first, dots, last = part.strip().partition("..")

@@ -63,7 +63,7 @@ class Run(BaseModel):
     )
     rule: str | None = field(None, AXIS, "What a worker sends, and when: grad, atc(every=8), diloco.", unset="grad")
     exchange: str | None = field(
-        None, AXIS, "How workers combine it: allreduce, ps, neighbor(ring).", unset="allreduce"
+        None, AXIS, "How workers combine what they send: allreduce, ps, neighbor(ring).", unset="allreduce"
     )
     topology: str | None = field(
         None, AXIS, "Which workers average with each other, for the exchanges neighbor and window: ring, exp2."
@@ -83,7 +83,7 @@ class Run(BaseModel):
     )
     comm: str = field("auto", PLACE, "What moves the bytes: auto, shm (shared memory), node, tcp, gloo or nccl.")
     socket_buffer: int = field(
-        0, PLACE, "Bytes of each socket buffer of --comm tcp; 0: the kernel tunes them.", least=0
+        0, PLACE, "Bytes of each socket buffer of --comm tcp; with 0 the kernel chooses.", least=0
     )
     nodes: str | None = field(None, PLACE, "Treat this host as several nodes: 2x4 is 2 nodes with 4 workers each.")
     profile: str | None = field(
@@ -110,11 +110,12 @@ class Run(BaseModel):
     map_by: str = field(
         "slot",
         LAUNCHER,
-        "Fill hosts one after the other (slot), in turns (node), or as a file says (rankfile:FILE).",
+        "How ranks are placed: fill one host after the other (slot), take hosts in turns (node), or as a file says "
+        "(rankfile:FILE).",
         changes=(),
     )
     network_interface: str | None = field(
-        None, LAUNCHER, "Network interface of every host for the exchange, such as eth1.", changes=()
+        None, LAUNCHER, "Network interface that every host uses for the exchange, such as eth1.", changes=()
     )
     lab: str | None = field(
         None,
@@ -190,7 +191,12 @@ class Run(BaseModel):
         changes=("result",),
     )
     label_smoothing: float = field(
-        0.0, WORK, "Train towards labels that are this much less certain.", least=0, most=1, changes=("result",)
+        0.0,
+        WORK,
+        "Share of each label that is spread over all classes, as in CrossEntropyLoss.",
+        least=0,
+        most=1,
+        changes=("result",),
     )
     memory_format: Literal["contiguous", "channels_last"] = field(
         "contiguous", WORK, "Layout of images in memory: contiguous or channels_last.", changes=("work",)
@@ -215,7 +221,9 @@ class Run(BaseModel):
         why="a norm is above 0, and finite",
     )
     compute: str = field(
-        "real", WORK, "real, or replay(FILE, scale=1): sleep as long as a profile or record says instead of computing."
+        "real",
+        WORK,
+        "real, or replay(FILE, scale=1), which sleeps for the layer times of a profile or record instead of computing.",
     )
 
     steps: int | None = field(None, LENGTH, "Updates in each repeat.", unset="10", least=1, most=STEPS, unit="step")
@@ -236,12 +244,12 @@ class Run(BaseModel):
     every: int | None = field(
         None, LENGTH, "Updates between checkpoints.", unset="an epoch", least=1, most=STEPS, unit="update", race="grid"
     )
-    resume: bool = field(False, LENGTH, "Go on from the last checkpoint in the folder of --checkpoint.", race="grid")
+    resume: bool = field(False, LENGTH, "Continue from the last checkpoint in the folder of --checkpoint.", race="grid")
     warmup: int = field(5, LENGTH, "Updates before the measurement starts; none with --epochs.", least=0, most=STEPS)
     repeats: int = field(
         5,
         LENGTH,
-        "How often --steps updates are measured; the error bar is taken over these.",
+        "How many times --steps updates are measured; the error bar is computed over these repeats.",
         least=1,
         most=1_000_000,
         unit="repeat",
@@ -255,7 +263,7 @@ class Run(BaseModel):
     restart: str | None = field(
         None,
         LAUNCHER,
-        "With membership elastic, start workers again that died: always, never, or at most N times in all.",
+        "With membership elastic: restart workers that died always, never, or at most N times in all.",
         unset="16",
         changes=(),
     )

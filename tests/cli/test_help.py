@@ -1,12 +1,13 @@
 """--help groups flags, shows examples, fits in 80 columns and hides the flags of published scripts."""
 
+import re
 import shlex
 
 import pytest
 import typer
 
 from paceline.cli import app, main
-from paceline.cli.help import EXAMPLES
+from paceline.cli.help import EXAMPLES, FORMS
 from paceline.run.fields import Panel
 from paceline.run.run import Run, about, flag_of
 
@@ -25,7 +26,7 @@ def narrow(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
 
 
-@pytest.mark.parametrize("verb", ["", *VERBS])
+@pytest.mark.parametrize("verb", ["", *VERBS, *FORMS])
 def test_help_fits_in_eighty_columns(verb, capsys):
     assert max(map(len, shown(capsys, *verb.split(), "--help").splitlines())) <= 80
 
@@ -48,6 +49,14 @@ def test_every_verb_shows_two_examples_that_can_be_parsed(verb, capsys):
         with group.make_context("paceline", list(words)) as context:
             _, command, rest = group.resolve_command(context, list(words))
             command.make_context(command.name, rest, parent=context).close()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_each_form_of_a_verb_has_help_of_its_own(form, capsys):
+    text = shown(capsys, *form.split(), "x", "-h")
+    assert text.startswith(f"Usage: paceline {form} ")
+    flags = {flag for param in VERBS[form.split()[0]].params for flag in param.opts}
+    assert set(re.findall(r"^  (--\w+) ", text, re.M)) <= flags
 
 
 @pytest.mark.parametrize("verb", ["run", "explain"])
