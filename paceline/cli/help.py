@@ -95,8 +95,8 @@ FORMS = {  # help of a verb with its first word
     "data verify": (
         "Usage: paceline data verify DIR [OPTIONS]",
         "",
-        "  Check every record in the TFRecord files of DIR, which may be s3://BUCKET/PATH,",
-        "  and list damaged records. If there are any, the exit code is 1.",
+        "  Check every record in the TFRecord files of DIR or s3://BUCKET/PATH, and list",
+        "  damaged records. If there are any, the exit code is 1.",
         "",
         "  --json FILE    Also write the result to FILE.",
     ),
