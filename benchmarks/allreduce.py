@@ -42,7 +42,8 @@ def as_rank() -> None:
     import torch
 
     torch.set_num_threads(1)
-    from paceline.comm.connect import Position, connect
+    from paceline.comm.connect import connect
+    from paceline.comm.position import Position
 
     where = Position(rank, size, rank, Path(os.environ["PACELINE_STORE"]))
     shm, gloo = connect(where, "shm"), connect(where, "gloo")

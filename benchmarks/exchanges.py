@@ -35,7 +35,8 @@ def as_rank() -> None:
     import torch
     import torch.distributed as dist
 
-    from paceline.comm.connect import connect, position
+    from paceline.comm.connect import connect
+    from paceline.comm.position import position
     from paceline.strategy import exchanges
     from paceline.train.serve import serve
     from paceline.types import Chunk, Lane, Unit, View

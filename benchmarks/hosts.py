@@ -28,7 +28,8 @@ QUICK = (1024, 1_000_000)
 def as_rank(task: dict[str, Any], out: str) -> None:
     import torch
 
-    from paceline.comm.connect import connect, position
+    from paceline.comm.connect import connect
+    from paceline.comm.position import position
     from paceline.types import Mixing
 
     torch.set_num_threads(1)

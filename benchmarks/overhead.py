@@ -53,7 +53,8 @@ def as_rank() -> None:
 
     import torch
 
-    from paceline.comm.connect import connect, position
+    from paceline.comm.connect import connect
+    from paceline.comm.position import position
     from paceline.measure.meter import Meter
     from paceline.run.compose.compose import compose
     from paceline.train.build import training_of

@@ -26,8 +26,10 @@ import torch
 
 from paceline.api.batches import Batches
 from paceline.cluster.machine import Machine
-from paceline.comm.connect import connect, open_default_group, position
+from paceline.comm.connect import connect
+from paceline.comm.position import position
 from paceline.comm.service import Attendant
+from paceline.comm.torch.stores import open_default_group
 from paceline.elastic.launch import FOLDER
 from paceline.engine.device import Device, find
 from paceline.errors import CallMismatch, WrongCommand

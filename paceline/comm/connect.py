@@ -7,87 +7,27 @@ hosts; under torchrun its own store; under mpirun and srun a store that rank 0 s
 from __future__ import annotations
 
 import os
-import socket
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from datetime import timedelta
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from paceline.comm.claim import claim_turn
 from paceline.comm.kinds import kind_of
-from paceline.comm.process import keep_groups_in_children
+from paceline.comm.position import Position
 from paceline.comm.rendezvous import FolderStore, MemoryStore, TextStore, TurnStore
 from paceline.comm.shm.memory import host_identity
 from paceline.comm.shm.queue import DEADLINE
 from paceline.comm.socketstore import open_store
-from paceline.comm.starters import starter_of
 from paceline.comm.tcp.settings import TcpSettings
-from paceline.errors import PeerLost, WrongCommand
+from paceline.comm.torch.stores import TorchStore, outer_store, torch_store
+from paceline.errors import WrongCommand
 from paceline.menu.grammar import parse
 from paceline.menu.menu import make
 
-MOST = 1 << 20  # ranks
 DEBUG = "PACELINE_DEBUG"  # set by the launcher debug: no wait has a deadline
 ENDLESS = 10_000_000.0  # seconds
 TOKEN = "PACELINE_TOKEN"  # holds the token of a store that is served over TCP
-
-
-@dataclass(frozen=True)
-class Position:
-    """The rank of this process and the size of its job. Workers are ranks 0 to size-1; servers follow them."""
-
-    rank: int
-    size: int
-    local_rank: int
-    folder: Path | None  # where ranks meet under paceline's launcher
-    servers: int = 0
-    turn: int = 0  # how often this rank has joined before
-    meeting: str = ""  # tcp://ADDRESS:PORT of the store, in a job on several hosts
-    job: Path | None = None  # the folder of the job on this host
-    started_by: str = ""
-    first: tuple[str, int] | None = None  # where rank 0 listens, if a program without a store started the ranks
-
-    @property
-    def serves(self) -> bool:
-        return self.rank >= self.size
-
-    @property
-    def all(self) -> int:
-        return self.size + self.servers
-
-
-def position(environ: Mapping[str, str]) -> Position:
-    """Read the rank of this process from the variables that its launcher set. Without any, the job has one rank."""
-    starter = starter_of(environ)
-    environ = starter.variables
-    try:
-        rank, size = int(environ.get("RANK", 0)), int(environ.get("WORLD_SIZE", 1))
-        local, servers = int(environ.get("LOCAL_RANK", rank)), int(environ.get("PACELINE_SERVERS", 0))
-    except ValueError as problem:
-        raise WrongCommand("RANK, WORLD_SIZE or LOCAL_RANK is not a number", why=str(problem)) from None
-    for name, value, least in (("WORLD_SIZE", size, 1), ("PACELINE_SERVERS", servers, 0), ("LOCAL_RANK", local, 0)):
-        if not least <= value <= MOST:
-            raise WrongCommand(
-                f"{name}={value}",
-                why=f"it is a number from {least} to {MOST:,}",
-                remedy="paceline run -np N -- python SCRIPT, or torchrun, which set it",
-            )
-    if not 0 <= rank < size + servers:
-        raise WrongCommand(f"RANK={rank} with WORLD_SIZE={size}", why="a rank lies between 0 and the size")
-    store, job = environ.get("PACELINE_STORE", ""), environ.get("PACELINE_JOB")
-    remote = store.startswith("tcp://")
-    return Position(
-        rank,
-        size,
-        local,
-        Path(store) if store and not remote else None,
-        servers,
-        meeting=store if remote else "",
-        job=Path(job) if job else None,
-        started_by=str(starter),
-        first=(starter.address, starter.port) if starter.port else None,
-    )
 
 
 def connect(
@@ -174,7 +114,7 @@ def _torch(where: Position, choice: str, nodes: tuple[int, ...], deadline: float
 
     cls = {"gloo": GlooComm, "nccl": NcclComm}[choice]
     patience = PATIENCE if where.serves else deadline
-    everybody = cls(where.rank, where.all, _torch_store(where, deadline, store), patience, nodes)
+    everybody = cls(where.rank, where.all, torch_store(where, deadline, store), patience, nodes)
     if not where.servers:
         return _comparing(everybody, where)
     ranks = list(range(where.all))
@@ -244,123 +184,4 @@ def _store(where: Position, deadline: float) -> TextStore:
         return FolderStore(where.folder)
     if where.meeting:
         return open_store(where.meeting, os.environ.get(TOKEN, ""), deadline)
-    return TorchStore(_outer_store(where, deadline))
-
-
-def _torch_store(where: Position, deadline: float, store: TextStore) -> Any:
-    """Return a store for torch.distributed: a file in the launcher's folder, a TCP store of rank 0 for several hosts,
-    or a part of torchrun's store."""
-    import torch.distributed as dist
-
-    if where.meeting and where.all > 1:
-        return _served_by_first(where, store, deadline)
-    if where.folder is not None:
-        return dist.FileStore(str(where.folder / f"torch-{where.turn}"), where.all)
-    if where.all == 1:
-        return dist.HashStore()
-    return dist.PrefixStore(f"torch-{where.turn}", _outer_store(where, deadline))
-
-
-def open_default_group(where: Position, comm: Any, deadline: float, cuda: bool) -> Callable[[], None] | None:
-    """Create torch's default process group, and return the function that destroys it.
-
-    Return None if the script has a default group already.
-    """
-    import torch.distributed as dist
-
-    if dist.is_initialized():
-        return None
-    keep_groups_in_children()
-    store = comm.store or TurnStore(MemoryStore(), 0)  # a single process has no store
-    dist.init_process_group(
-        "nccl" if cuda else "gloo",
-        store=_torch_store(replace(where, turn=store.turn), deadline, store),
-        rank=where.rank,
-        world_size=where.size,
-        timeout=timedelta(seconds=deadline),
-    )
-    return dist.destroy_process_group
-
-
-def _served_by_first(where: Position, store: TextStore, deadline: float) -> Any:
-    """Return torch's TCP store, which rank 0 serves at MASTER_ADDR. torch's store does not check a token."""
-    import torch.distributed as dist
-
-    address, patience = os.environ["MASTER_ADDR"], timedelta(seconds=deadline)
-    if where.rank:
-        port = int(store.get("torch-port", deadline))
-        return dist.TCPStore(address, port, where.all, False, patience, wait_for_workers=False)
-    door = socket.create_server((address, 0), backlog=4096)
-    port = int(door.getsockname()[1])
-    served = dist.TCPStore(
-        address, port, where.all, True, patience, wait_for_workers=False, master_listen_fd=door.detach()
-    )
-    store.set("torch-port", str(port))
-    return served
-
-
-def _outer_store(where: Position, deadline: float) -> Any:
-    """Return the store of the script's default process group; else rank 0's under MPI or Slurm; else torchrun's."""
-    import torch.distributed as dist
-
-    if dist.is_initialized():
-        return dist.PrefixStore("paceline", dist.distributed_c10d._get_default_store())
-    if where.first is not None:
-        return dist.PrefixStore("paceline", _at_first(where, where.first, deadline))
-    if "MASTER_ADDR" not in os.environ:
-        raise WrongCommand(
-            f"WORLD_SIZE={where.size} without MASTER_ADDR",
-            why="ranks cannot find each other",
-            remedy="paceline run -np N -- python SCRIPT, or torchrun",
-        )
-    try:
-        store, _, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=deadline)))
-    except dist.DistError as problem:
-        from paceline.comm.torch.groupboard import first_line
-
-        address = f"{os.environ['MASTER_ADDR']}:{os.environ.get('MASTER_PORT', '')}"
-        raise PeerLost(f"rank {where.rank} cannot reach the others at {address}", why=first_line(problem)) from None
-    return dist.PrefixStore("paceline", store)
-
-
-def _at_first(where: Position, place: tuple[str, int], deadline: float) -> Any:
-    """Return torch's TCP store, served by rank 0. Used under MPI and Slurm, which provide ranks but no store."""
-    import torch.distributed as dist
-
-    address, port = place
-    patience = timedelta(seconds=deadline)
-    try:
-        if where.rank:
-            return dist.TCPStore(address, port, where.all, False, patience, wait_for_workers=False)
-        door = socket.create_server((address if address.startswith("127.") else "", port), backlog=4096)
-    except (OSError, dist.DistError) as problem:
-        text = str(problem).strip().splitlines()[0]
-        raise PeerLost(
-            f"{where.started_by}: they cannot meet", why=text, remedy="set MASTER_ADDR and MASTER_PORT for all ranks"
-        ) from None
-    return dist.TCPStore(
-        address, port, where.all, True, patience, wait_for_workers=False, master_listen_fd=door.detach()
-    )
-
-
-class TorchStore:
-    """A TextStore over a store of torch.distributed."""
-
-    def __init__(self, store: Any) -> None:
-        self._store = store
-
-    def set(self, name: str, text: str) -> None:
-        self._store.set(name, text)
-
-    def get(self, name: str, seconds: float) -> str:
-        try:
-            self._store.wait([name], timedelta(seconds=seconds))
-        except Exception:
-            raise PeerLost(f"no rank announced {name!r} within {seconds:.0f} s") from None
-        return str(self._store.get(name).decode())
-
-    def claim(self, name: str, text: str) -> str:
-        return str(self._store.compare_set(name, "", text).decode())
-
-    def look(self, name: str) -> str | None:
-        return str(self._store.get(name).decode()) if self._store.check([name]) else None
+    return TorchStore(outer_store(where, deadline))

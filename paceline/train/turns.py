@@ -30,7 +30,8 @@ import numpy as np
 import torch
 
 from paceline.cluster.machine import Machine
-from paceline.comm.connect import Position, connect, position
+from paceline.comm.connect import connect
+from paceline.comm.position import Position, position
 from paceline.engine.device import Device, find
 from paceline.errors import NoRoom, WrongCommand
 from paceline.measure.record.record import write

@@ -63,7 +63,8 @@ def work(run: Run, state: dict[str, Any]) -> RankReport | None:
     import torch
 
     from paceline.cluster.machine import Machine
-    from paceline.comm.connect import connect, position
+    from paceline.comm.connect import connect
+    from paceline.comm.position import position
     from paceline.engine.device import find
     from paceline.run.compose.compose import compose
     from paceline.train.build import training_of

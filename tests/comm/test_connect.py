@@ -7,7 +7,8 @@ import pytest
 
 from paceline.cluster.machine import machine
 from paceline.comm import connect as connecting
-from paceline.comm.connect import Position, connect, position
+from paceline.comm.connect import connect
+from paceline.comm.position import Position, position
 from paceline.errors import Refused, WrongCommand
 from paceline.run.compose.compose import compose
 from paceline.run.run import Run

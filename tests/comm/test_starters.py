@@ -2,7 +2,7 @@
 
 import pytest
 
-from paceline.comm.connect import position
+from paceline.comm.position import position
 from paceline.comm.starters import PORTS, first_node, starter_of
 from paceline.errors import WrongCommand
 

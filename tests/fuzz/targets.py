@@ -12,7 +12,7 @@ from pathlib import Path
 
 from paceline.cli.listing import _row
 from paceline.cli.show import shown
-from paceline.comm.connect import position
+from paceline.comm.position import position
 from paceline.errors import WrongCommand
 from paceline.measure.record.events import read_events
 from paceline.measure.record.experiment import read_experiment

@@ -16,7 +16,8 @@ from pathlib import Path
 def main(spec_text: str, out: str) -> None:
     import torch
 
-    from paceline.comm.connect import connect, position
+    from paceline.comm.connect import connect
+    from paceline.comm.position import position
     from paceline.measure.net.sweep import pairs, sweep
 
     torch.set_num_threads(1)
