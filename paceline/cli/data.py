@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import secrets
 import sys
 import threading
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -16,22 +19,22 @@ from paceline.cli.show import size
 from paceline.errors import WrongCommand
 from paceline.run.run import Run
 
-FORMS = {"pack": "SOURCE DIR", "verify": "DIR", "serve": "DIR"}  # words after each
+FORMS = {"pack": "SOURCE DIR", "verify": "DIR", "serve": "DIR", "produce": "SOURCE ADDRESS"}  # words after each
 
 
 @app.command()
 def data(
-    words: Annotated[list[str], typer.Argument(help="pack SOURCE DIR, verify DIR or s3://BUCKET/PATH, or serve DIR.")],
+    words: Annotated[list[str], typer.Argument(help="pack SOURCE DIR, verify DIR, serve DIR, produce SOURCE ADDRESS.")],
     model: Annotated[
         str,
         typer.Option(
-            "--model", help="pack: a model that can train on the samples; a fake source takes their shape from it."
+            "--model", help="pack, produce: a model that can train on the samples; it shapes those of a fake source."
         ),
     ] = "small_cnn",
     shards: Annotated[int, typer.Option("--shards", help="pack: number of training files.")] = 8,
     seed: Annotated[
         int,
-        typer.Option("--seed", help="pack: random seed that the model is built with; serve: seed of --faults.", min=0),
+        typer.Option("--seed", help="pack, produce: random seed of the model; serve: seed of --faults.", min=0),
     ] = 0,
     port: Annotated[
         int, typer.Option("--port", help="serve: port on this machine; 0 takes a free one.", min=0, max=65535)
@@ -55,6 +58,8 @@ def data(
         _pack(words[1], Path(words[2]), model, shards, seed, json_file)
     elif words[0] == "verify":
         _verify(words[1], json_file)
+    elif words[0] == "produce":
+        _produce(words[1], words[2], model, batch_size, seed)
     else:
         _serve(Path(words[1]), port, faults, seed)
 
@@ -65,6 +70,8 @@ def _pack(text: str, folder: Path, model: str, shards: int, seed: int, json_file
     from paceline.workload.tfrecord.pack import pack
 
     source = sources.MENU.make(text)
+    if source.kind == "stream":
+        raise WrongCommand(f"data pack {text}", why="a stream has no end", remedy="a source of files")
     workload = workload_of(Run(model=model, source=text, seed=seed), source)
 
     def progress(done: int, count: int) -> None:
@@ -101,6 +108,27 @@ def _serve(folder: Path, port: int, faults: float, seed: int) -> None:
             threading.Event().wait()
         except KeyboardInterrupt:
             print("ended")
+
+
+def _produce(text: str, address: str, model: str, batch_size: int, seed: int) -> None:
+    """Send batches until a signal ends this process."""
+    from paceline.train.producer import batches_of
+    from paceline.workload.stream.pipe import TOKEN, Push
+
+    batches = batches_of(Run(model=model, source=text, seed=seed), batch_size)
+    first = next(batches)
+    token = os.environ.get(TOKEN) or secrets.token_urlsafe(24)
+    push = Push(address, token)
+    if TOKEN not in os.environ:
+        print(f"export {TOKEN}={token}")
+    print(f'# --source "zmq({push.address})" --batch-size {batch_size}; Ctrl-C ends it', flush=True)
+    try:
+        for batch in chain([first], batches):
+            push.send(batch, f"source {text}")
+    except KeyboardInterrupt:
+        print("ended")
+    finally:
+        push.close()
 
 
 def _keep(path: Path | None, content: object) -> None:

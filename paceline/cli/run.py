@@ -15,7 +15,7 @@ from paceline.cli import options as o
 from paceline.cli.show import Total, details, step_lines
 from paceline.cli.submit import hand_over
 from paceline.cli.words import settings_of
-from paceline.errors import UnknownName, WrongCommand
+from paceline.errors import UnknownName, WorkloadError, WrongCommand
 from paceline.measure.record.record import Record, check_writable, read, write
 from paceline.run.run import TO_LAUNCHER, TO_SCRIPTS, Run, flags_of
 
@@ -83,6 +83,19 @@ def run(
     with shown:
         record, kept = _measure(configuration, settings_given(context), runs, json, extras, shown)
         _beside(record, kept, trace, tensorboard)
+    check_target(configuration, record)
+
+
+def check_target(run: Run, record: Record) -> None:
+    """Raise if the accuracy that was asked for was not reached, so that the exit code says so."""
+    if run.target is None:
+        return
+    values = [grade["value"] for grade in record.accuracy]
+    if not values:
+        raise WorkloadError(f"--target {run.target:g}", why=f"source {run.source} has no test part to measure it on")
+    if values[-1] < run.target:
+        best = f"the last accuracy is {values[-1]:.4f}, the best {max(values):.4f}"
+        raise WorkloadError(f"target {run.target:g} was not reached", why=best, remedy="more --epochs")
 
 
 LOG_FORMATS = ("plain", "tf_cnn")

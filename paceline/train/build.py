@@ -19,6 +19,7 @@ from paceline.train import references
 from paceline.train.evaluate import in_eval
 from paceline.train.loop import Training
 from paceline.train.pace import Pace
+from paceline.train.producer import SETTINGS
 from paceline.train.scaling import LossScale
 from paceline.train.stepper import Reference, Stepper
 from paceline.types import View, Workload
@@ -29,7 +30,8 @@ from paceline.workload.profile import read as read_profile
 from paceline.workload.recipe import make_optimizer
 from paceline.workload.resolve import build as build_workload
 from paceline.workload.resolve import seeded
-from paceline.workload.sources._source import Counted, Source
+from paceline.workload.sources._source import Counted, Source, Streaming
+from paceline.workload.stream.feed import StreamFeed
 
 
 def workload_of(run: Run, source: Source | None = None, rank: int = 0) -> Workload:
@@ -93,7 +95,7 @@ def training_of(composed: Composed, comm: Comm, device: Device | None = None) ->
     """Build the Training of this rank: model, optimizer, pace and data, ready for the first step."""
     run, device = composed.run, device or find()
     source = sources.MENU.make(run.source)
-    workload = workload_of(run, source, comm.rank)
+    workload = workload_of(run, source.inner if isinstance(source, Streaming) else source, comm.rank)
     model = device.place_model(workload.model)
     if run.memory_format == "channels_last":
         model = model.to(memory_format=torch.channels_last)
@@ -135,8 +137,10 @@ def pace_of(composed: Composed, model: Any, optimizer: Any, comm: Comm, device: 
     return Pace(model, optimizer, axes=axes, profile=profile, clock=time.perf_counter, **settings)
 
 
-def feed_of(run: Run, workload: Workload, view: View, device: Device, source: Source) -> Feed:
+def feed_of(run: Run, workload: Workload, view: View, device: Device, source: Source | Streaming) -> Feed | StreamFeed:
     """Return the iterator over this rank's batches, one per backward, on the device."""
+    if isinstance(source, Streaming):
+        return _stream_of(run, view, device, source)
     return Feed(
         source.samples_of(workload),
         source.order(run.samples_per_step, run.seed),
@@ -144,6 +148,19 @@ def feed_of(run: Run, workload: Workload, view: View, device: Device, source: So
         accumulate=run.accumulate,
         place=_placing(run, device),
         constant=source.constant,
+    )
+
+
+def _stream_of(run: Run, view: View, device: Device, source: Streaming) -> StreamFeed:
+    batch = run.samples_per_step // (view.size * run.accumulate)
+    settings = {name: getattr(run, name) for name in SETTINGS}
+    return StreamFeed(
+        source.open(view, {**settings, "batch": batch}),
+        str(source),
+        batch,
+        parts=view.size * run.accumulate,
+        accumulate=run.accumulate,
+        place=_placing(run, device),
     )
 
 

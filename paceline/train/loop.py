@@ -16,6 +16,7 @@ from paceline.types import Workload
 from paceline.workload.feed import Feed
 from paceline.workload.objects.bucket import Counts
 from paceline.workload.sources._source import Samples
+from paceline.workload.stream.feed import StreamFeed
 
 _HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -27,7 +28,7 @@ class Training:
     workload: Workload
     model: Any
     pace: Any
-    feed: Feed
+    feed: Feed | StreamFeed
     rank: int = 0
     accumulate: int = 1
     precision: str = "fp32"
@@ -71,7 +72,7 @@ class Training:
 
     def _set_rate(self) -> None:
         """Set the learning rate of the update that begins, according to the position of its first batch."""
-        if self.rate is not None:
+        if self.rate is not None and isinstance(self.feed, Feed):  # a stream has no epochs; compose refuses both
             value = self.rate(self.feed.cursor.epoch + self.feed.cursor.step / self.feed.order.steps)
             for group in self.optimizer.param_groups:
                 group["lr"] = value

@@ -4,9 +4,12 @@ import pytest
 
 import paceline.run.compose.compose as composing
 from paceline.cli import main
+from paceline.cli.run import check_target
 from paceline.cluster.launchers.local import Local
+from paceline.errors import WorkloadError
 from paceline.measure.record.store import open_store
 from paceline.race import keep
+from paceline.run.run import Run
 from tests.report.samples import record
 
 
@@ -46,3 +49,15 @@ def test_a_run_is_composed_once_before_workers_start(monkeypatch, tmp_path):
     with pytest.raises(AssertionError, match="a worker was started"):
         main(["run", "-np", "2", "--model", "mlp", "--runs", str(tmp_path)])
     assert len(calls) == 1
+
+
+def test_a_target_that_was_missed_is_an_error():
+    run, grade = Run(target=0.5, epochs=2), {"epoch": 1, "loss": 1.0, "samples": 10}
+    check_target(Run(epochs=1), record())
+    check_target(run, record(accuracy=[{**grade, "value": 0.4}, {**grade, "value": 0.5}]))
+    with pytest.raises(
+        WorkloadError, match=r"target 0.5 was not reached: the last accuracy is 0.3000, the best 0.4000"
+    ):
+        check_target(run, record(accuracy=[{**grade, "value": 0.4}, {**grade, "value": 0.3}]))
+    with pytest.raises(WorkloadError, match="has no test part"):
+        check_target(run, record())

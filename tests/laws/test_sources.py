@@ -14,6 +14,7 @@ from paceline.types import Cursor, View
 from paceline.workload.feed import Feed
 from paceline.workload.resolve import build
 from paceline.workload.sources import MENU
+from paceline.workload.sources._source import Streaming
 from paceline.workload.tfrecord.pack import pack
 from tests.workload.sources.idxfiles import write_folder
 from tests.workload.sources.test_pictures import cifar
@@ -29,6 +30,10 @@ SOURCES = [
     "tfrecord(FOLDER/packed, lanes=3, window=4)",
     "dataset(tests.laws.test_sources:own)",
 ]
+
+
+# Sources without an order: tests/workload/stream has theirs.
+STREAMS = ["queue(fake(cpu))", "zmq(tcp://127.0.0.1:5555)"]
 
 
 def own():
@@ -64,7 +69,18 @@ def source(request, folder):
 
 
 def test_every_source_of_the_menu_is_tested_here():
-    assert {text.partition("(")[0] for text in SOURCES} == set(MENU.names())
+    assert {text.partition("(")[0] for text in SOURCES + STREAMS} == set(MENU.names())
+
+
+@pytest.mark.parametrize("text", STREAMS)
+def test_a_stream_prints_as_it_is_written_and_says_its_kind(text):
+    source = MENU.make(text)
+    assert MENU.make(str(source)) == source
+    assert source.kind == "stream"
+    assert isinstance(source, Streaming)
+    assert not source.constant
+    assert source.fit() == {}
+    assert source.tests() is None
 
 
 def test_a_source_prints_as_it_is_written(source):

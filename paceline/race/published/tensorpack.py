@@ -13,9 +13,14 @@ from paceline.run.strategies import STRATEGIES
 PLACES = {
     "gpu": ("fake", "fake(device)"),
     "cpu": ("fake", "fake(cpu)"),
-    "python": ("queue", "queue"),
-    "python-dataset": ("dataset", "dataset"),
-    "zmq-consume": ("zmq", "zmq"),
+    "python": ("queue", "queue(fake(cpu))"),
+    "python-dataset": ("dataset", ""),
+    "zmq-consume": ("zmq", ""),
+}
+# Places that need something beside the run.
+NEEDS = {
+    "python-dataset": "it needs a data set of yours: --source dataset(package.module:function)",
+    "zmq-consume": "it needs a producer beside it: paceline data produce",
 }
 HERE = "64 x 64 images, batch 16: a CPU takes minutes for theirs"
 # A CPU without bf16 instructions is many times slower with it, so the ladder uses smaller images.
@@ -58,7 +63,7 @@ def _answer(update: str, place: str, workers: int) -> tuple[Run | None, str]:
         return None, f"this version has no strategy {update}"
     if not has_source(word):
         return None, f"this version has no source {word}"
-    if reason := too_many(workers):
+    if reason := NEEDS.get(place) or too_many(workers):
         return None, reason
     return Run(workers=workers, strategy=update, source=source, **SMALL), ""
 

@@ -195,6 +195,19 @@ def _source_fits(run: Run, machine: Machine) -> Iterator[PacelineError]:
         yield from _misfits(run, source)
 
 
+def _streams_have_no_order(run: Run, machine: Machine) -> Iterator[PacelineError]:
+    with suppress(PacelineError):  # told with the other words
+        source = sources.MENU.make(run.source)
+        for name in ("epochs", "checkpoint", "lr_schedule") if source.kind == "stream" else ():
+            value = getattr(run, name)
+            if value is not None:
+                yield WrongCommand(
+                    f"{flag_of(name)} {value} with source {source}",
+                    why="a stream has no epochs and no order that could be resumed",
+                    remedy="--steps, or a source of files such as tfrecord(DIR)",
+                )
+
+
 def _misfits(run: Run, source: Source) -> Iterator[PacelineError]:
     try:
         fit = source.fit()
@@ -289,6 +302,7 @@ CHECKS: tuple[RunCheck, ...] = (
     _lab,
     _hosts,
     _source_fits,
+    _streams_have_no_order,
     _compute_fits,
     _model_takes_shapes,
     _optimizer_has_numbers,

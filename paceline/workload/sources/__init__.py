@@ -13,6 +13,8 @@ MENU = Menu(
         "imagefolder": ".imagefolder:ImageFolder",
         "tfrecord": ".tfrecord:TfRecord",
         "dataset": ".dataset:Dataset",
+        "queue": ".queue:Queue",
+        "zmq": ".zmq:Zmq",
     },
     package=__name__,
 )

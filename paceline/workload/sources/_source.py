@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
-from paceline.types import Workload
+from paceline.types import View, Workload
 from paceline.workload.objects.bucket import Counts
 from paceline.workload.order import Order
 
@@ -54,3 +54,24 @@ class Counted(Protocol):
 
     def counts(self) -> Counts | None:
         """Requests so far; None where there is no store."""
+
+
+class Stream(Protocol):
+    """An open stream."""
+
+    def take(self) -> Any:
+        """The next batch; waits for it. Raises if none can come."""
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class Streaming(Protocol):
+    """A source of kind stream: it has no order, so nothing can be resumed."""
+
+    @property
+    def inner(self) -> Source | None:
+        """The source whose batches it hands on, if that is known here."""
+
+    def open(self, view: View, settings: Mapping[str, Any]) -> Stream:
+        """Begin to receive, on one rank. Settings are those of the run that a producer needs, and `batch`."""

@@ -54,6 +54,11 @@ def test_a_reference_has_no_axes():
         ({"batch_size": 4, "global_batch": 8}, "--batch-size 4 beside --global-batch 8"),
         ({"workers": 3, "global_batch": 8}, "cannot share it evenly. try: --global-batch 6"),
         ({"steps": 4, "epochs": 8}, "--steps 4 beside --epochs 8"),
+        (
+            {"source": "queue(fake(cpu))", "epochs": 2},
+            "--epochs 2 with source queue(source=fake(location=cpu)",
+        ),
+        ({"source": "zmq(tcp://127.0.0.1:1)", "checkpoint": "x", "epochs": 1}, "--checkpoint x with source zmq"),
         ({"comm": "nccl"}, "--comm nccl: this machine has no GPU"),
         ({"comm": "thread"}, "for tests"),
         ({"comm": "shn"}, "did you mean shm?"),

@@ -1,0 +1,68 @@
+"""A process that makes batches for others: the entry point of the producers of source `queue`, and `data produce`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+from paceline.errors import PacelineError, WrongCommand
+from paceline.run.run import Run
+
+SETTINGS = ("model", "classes", "image_size", "sequence_length", "seed")  # of a run, for its producers
+
+
+def batches_of(run: Run, batch: int, part: int = 0, parts: int = 1) -> Iterator[Any]:
+    """Yield batches of one size without end: every `parts`-th batch of each epoch, in the order of the source."""
+    from paceline.train.build import workload_of
+    from paceline.workload import sources
+    from paceline.workload.feed import Augmented
+
+    source = sources.MENU.make(run.source)
+    if source.kind == "stream":
+        raise WrongCommand(f"a producer of source {source}", why="it is a stream already", remedy="a source of files")
+    samples, order = source.samples_of(workload_of(run, source)), source.order(batch, run.seed)
+    whole = order.samples // batch
+    if whole < parts:
+        raise WrongCommand(
+            f"{parts} producers of source {source}",
+            why=f"it has {whole} batches of {batch}",
+            remedy="fewer producers, or smaller batches",
+        )
+    for epoch in count():
+        if isinstance(samples, Augmented):
+            samples.at(run.seed, epoch)
+        for step in range(part, whole, parts):
+            yield samples(order.ids(epoch, step))
+
+
+def main(number: int) -> int:
+    """Fill the slots of a worker, whose end of the socket is its life."""
+    import torch
+
+    from paceline.workload.stream.ring import fill
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the worker ends, and then this process does
+    torch.set_num_threads(1)
+    line = socket.socket(fileno=number)
+    spec = json.loads(line.recv(1 << 16))
+    try:
+        run = Run(source=spec["source"], **{name: spec[name] for name in SETTINGS})
+        fill(line, batches_of(run, spec["batch"], spec["part"], spec["parts"]), spec["slots"], spec["what"])
+    except (BrokenPipeError, ConnectionResetError):
+        return 0
+    except PacelineError as problem:
+        line.send(b"E" + str(problem).encode()[:60_000])
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    code = main(int(sys.argv[1]))
+    sys.stdout.flush()
+    os._exit(code)

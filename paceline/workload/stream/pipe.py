@@ -1,0 +1,156 @@
+"""Batches through a ZeroMQ pipe: producers in any language push, workers pull. No pickle.
+
+    part 0     b"PACELIN1", number of the message (uint64, little-endian), HMAC-SHA256 of both and part 1 (48 bytes)
+    part 1     JSON: dtype and shape of each tensor (layout.py)
+    part 2...  the bytes of each tensor, little-endian, row by row
+
+The key of the HMAC is the token that both sides have in PACELINE_DATA_TOKEN. A full pipe stops the producer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import time
+from struct import Struct
+from typing import Any
+
+from paceline.errors import MissingPackage, WorkloadError, WrongCommand
+from paceline.workload.stream import layout
+
+TOKEN = "PACELINE_DATA_TOKEN"
+MAGIC = b"PACELIN1"
+_HEAD = Struct("<8sQ32s")
+_WAITING = 2  # batches on each side
+GRACE = 5.0  # seconds in which a producer that left may come back
+_ADDRESS = re.compile(r"tcp://[^\s/]+:(\d{1,5}|\*)|ipc://\S+")
+
+
+def package() -> Any:
+    try:
+        import zmq
+    except ImportError:
+        raise MissingPackage("source zmq", package="pyzmq", extra="zmq") from None
+    return zmq
+
+
+def check_address(address: str) -> str:
+    if not _ADDRESS.fullmatch(address):
+        raise WrongCommand(
+            f"address {address}", why="it is no ZeroMQ address", remedy="tcp://127.0.0.1:5555 or ipc://FILE"
+        )
+    return address
+
+
+def seal(token: str, number: int, text: bytes) -> bytes:
+    """Return part 0 of a message."""
+    start = MAGIC + number.to_bytes(8, "little")
+    return start + hmac.digest(token.encode(), start + text, hashlib.sha256)
+
+
+def unseal(token: str, parts: list[Any]) -> tuple[int, tuple[Any, ...]]:
+    """Return the number and the tensors of a message. Raises ValueError with what is wrong."""
+    head, text = bytes(parts[0][: _HEAD.size + 1]), bytes(parts[1][: layout.LONGEST + 1]) if len(parts) > 1 else b""
+    if len(head) != _HEAD.size or not head.startswith(MAGIC) or len(parts) < 3:
+        raise ValueError("a message that is no batch")
+    _, number, _ = _HEAD.unpack(head)
+    if not hmac.compare_digest(head, seal(token, number, text)):
+        raise ValueError(f"a message with another seal than that of {TOKEN}, which must be the same on both sides")
+    fields = layout.read(text)
+    if [len(part) for part in parts[2:]] != [field.nbytes for field in fields]:
+        raise ValueError("tensors of other sizes than its header promises")
+    return number, tuple(layout.tensor_of(part, field) for part, field in zip(parts[2:], fields, strict=True))
+
+
+class Push:
+    """The producer's side."""
+
+    def __init__(self, address: str, token: str) -> None:
+        zmq = package()
+        self._token, self._number = token, 0
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.PUSH)
+        self._socket.setsockopt(zmq.SNDHWM, _WAITING)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        try:
+            self._socket.bind(check_address(address))
+        except zmq.ZMQError as problem:
+            self.close()
+            raise WrongCommand(f"address {address}", why=str(problem), remedy="another port") from None
+        self.address: str = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
+    def send(self, batch: Any, what: str) -> None:
+        """Send a batch; waits while the pipe is full or nobody is there."""
+        import torch
+
+        tensors = layout.describe(batch, what)
+        text = layout.write(layout.fields_of(tensors))
+        self._number += 1
+        contents = [tensor.reshape(-1).view(torch.uint8).numpy() for tensor in tensors]
+        self._socket.send_multipart([seal(self._token, self._number, text), text, *contents], copy=False)
+
+    def close(self) -> None:
+        self._context.destroy(linger=0)
+
+
+class Pull:
+    """The worker's side."""
+
+    def __init__(self, address: str, token: str, timeout: float) -> None:
+        zmq = self._zmq = package()
+        self._address, self._token, self._timeout, self._last = address, token, timeout, 0
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.PULL)
+        self._socket.setsockopt(zmq.RCVHWM, _WAITING)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, layout.LARGEST)
+        watched = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED
+        self._monitor = self._socket.get_monitor_socket(watched)
+        self._connected = self._spoke = False
+        self._left: float | None = None  # when the producer was seen to leave
+        self._socket.connect(check_address(address))
+
+    def take(self) -> tuple[Any, ...]:
+        """Return the next batch. Raises if none comes, the producer is gone, or it sends something else."""
+        limit = time.monotonic() + self._timeout
+        while not self._socket.poll(200):
+            self._look()
+            now = time.monotonic()
+            if now > limit or (self._left is not None and now > self._left + GRACE):
+                raise WorkloadError(f"source zmq({self._address})", why=self._silence(), remedy=_REMEDY)
+        parts = self._socket.recv_multipart(copy=False)
+        try:
+            number, tensors = unseal(self._token, [part.buffer for part in parts])
+        except ValueError as problem:
+            raise WorkloadError(f"source zmq({self._address})", why=f"it sent {problem}", remedy=_REMEDY) from None
+        self._last = number
+        return tensors
+
+    def close(self) -> None:
+        self._socket.disable_monitor()
+        self._context.destroy(linger=0)
+
+    def _look(self) -> None:
+        """Read what happened to the connection."""
+        from zmq.utils.monitor import recv_monitor_message
+
+        zmq = self._zmq
+        while self._monitor.poll(0):
+            event = recv_monitor_message(self._monitor)["event"]
+            if event == zmq.EVENT_CONNECTED:
+                self._connected = True
+            elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self._spoke, self._left = True, None
+            elif event == zmq.EVENT_DISCONNECTED and self._left is None:
+                self._left = time.monotonic()
+
+    def _silence(self) -> str:
+        if self._left is not None and self._spoke:
+            after = f" after batch {self._last}" if self._last else ""
+            return f"the producer has ended{after}, or sent more than {layout.LARGEST:,} bytes at once"
+        if self._left is not None:
+            return "who answers there does not speak ZeroMQ"
+        return f"no batch came for {self._timeout:g} s" + ("" if self._connected else ", nobody answers there")
+
+
+_REMEDY = "paceline data produce SOURCE ADDRESS"
