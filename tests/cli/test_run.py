@@ -55,9 +55,7 @@ def test_a_target_that_was_missed_is_an_error():
     run, grade = Run(target=0.5, epochs=2), {"epoch": 1, "loss": 1.0, "samples": 10}
     check_target(Run(epochs=1), record())
     check_target(run, record(accuracy=[{**grade, "value": 0.4}, {**grade, "value": 0.5}]))
-    with pytest.raises(
-        WorkloadError, match=r"target 0.5 was not reached: the last accuracy is 0.3000, the best 0.4000"
-    ):
+    with pytest.raises(WorkloadError, match=r"target 0.5 was not reached: the last .* 0.3000, the best 0.4000"):
         check_target(run, record(accuracy=[{**grade, "value": 0.4}, {**grade, "value": 0.3}]))
     with pytest.raises(WorkloadError, match="has no test part"):
         check_target(run, record())
