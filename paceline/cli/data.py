@@ -36,6 +36,7 @@ def data(
         int,
         typer.Option("--seed", help="pack, produce: random seed of the model; serve: seed of --faults.", min=0),
     ] = 0,
+    batch_size: Annotated[int, typer.Option("--batch-size", help="produce: samples in a batch.", min=1)] = 32,
     port: Annotated[
         int, typer.Option("--port", help="serve: port on this machine; 0 takes a free one.", min=0, max=65535)
     ] = 0,
@@ -44,12 +45,13 @@ def data(
     ] = 0.0,
     json_file: JsonFile = None,
 ) -> None:
-    """Write the samples of a source to TFRecord shards, check every record in shards, or serve shards as S3 does.
+    """Write samples to TFRecord shards, check shards, serve shards as S3 does, or send batches to workers.
 
     `paceline data pack "idx(FOLDER)" DIR --shards 16` writes the files train-00000-of-00016 and so on, and an index;
     then train with --source "tfrecord(DIR)". `paceline data verify DIR` lists damaged records; if there are any, its
     exit code is 1. `paceline data serve DIR` starts an S3 server for this machine only. It prints the environment
-    variables that clients need, and runs until Ctrl-C.
+    variables that clients need, and runs until Ctrl-C. `paceline data produce SOURCE tcp://127.0.0.1:5555` sends
+    batches to workers with --source "zmq(tcp://127.0.0.1:5555)".
     """
     if words[0] not in FORMS or len(words) != 1 + len(FORMS[words[0]].split()):
         forms = ", ".join(f"{form} {rest}" for form, rest in FORMS.items())
