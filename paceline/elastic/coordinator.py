@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.comm.peers import Peers
-from paceline.elastic.door import Link, open_door
+from paceline.elastic.door import Link, lock_folder, open_door
 from paceline.elastic.frames import (
     ABSENT,
     FINISHED,
@@ -69,6 +69,8 @@ class Coordinator:
         registry.resume(self.journal.last(), self.journal.watermark())
         if registry.group is not None:
             registry.start = registry.minimum
+        for member in [member for member in registry.unseen if self.journal.is_dead(member)]:
+            registry.lose(member, dead=True)
         self._restarted = clock() if registry.unseen else None
         self._links: dict[str, Link] = {}
         self._strangers: set[Link] = set()
@@ -104,7 +106,7 @@ class Coordinator:
             self._refuse(link, "said nothing")
         if self._restarted is not None and now - self._restarted > GRACE:
             self._restarted = None
-            self._registry.forget_unseen()
+            self._forget_unseen()
         for member, pid in tuple(self._doubtful.items()):
             if member in self._links or self._peers.ended(pid):
                 del self._doubtful[member]
@@ -114,6 +116,15 @@ class Coordinator:
             self._count_absent()
         self._form()
         self._explain(now)
+
+    def _forget_unseen(self) -> None:
+        """Give up members that have not come back since a restart; those that may still run are looked at again."""
+        for member in tuple(self._registry.unseen):
+            dead, pid = self.journal.is_dead(member), self.journal.pid_of(member)
+            self._registry.lose(member, dead=dead)
+            if pid and not dead:
+                self._peers.watch([pid])
+                self._doubtful[member] = pid
 
     def _count_absent(self) -> None:
         """Begin without workers that ended before the first group and are not started again."""
@@ -276,7 +287,8 @@ class Coordinator:
     def _form(self) -> None:
         group = self._registry.form()
         if group is not None:
-            self.journal.begin(group)
+            links = {member: self._links.get(member) for member in group.members}
+            self.journal.begin(group, {member: link.pid for member, link in links.items() if link and link.pid})
             self._asked = False
             self._note(what="generation", generation=group.generation, members=list(group.members), steps=group.steps)
             self._tell(group, message_of(group))
@@ -314,6 +326,7 @@ def main(words: list[str] | None = None) -> None:
     chosen = parser.parse_args(words)
     logging.basicConfig(format="paceline coordinator: %(message)s")
     os.umask(0o077)
+    lock = lock_folder(chosen.folder)
     registry = Registry(start=chosen.start, minimum=chosen.min, maximum=chosen.max)
     coordinator = Coordinator(chosen.folder, registry, interface=chosen.interface)
     address = (chosen.folder / "address").read_text().strip()
@@ -323,6 +336,7 @@ def main(words: list[str] | None = None) -> None:
         coordinator.serve()
     finally:
         coordinator.close()
+        os.close(lock)
     if coordinator.deserted:
         log.error("all members left after %d steps, before training was complete", registry.watermark)
         sys.exit(1)

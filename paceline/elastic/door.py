@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import socket
+import time
 from pathlib import Path
 
 from paceline.elastic.frames import Inbox, Message, encode, parse_address
-from paceline.errors import PacelineError
+from paceline.errors import PacelineError, WrongCommand
+
+
+def lock_folder(folder: Path, seconds: float = 5.0) -> int:
+    """Be the only coordinator of a folder as long as this process lives; return the descriptor that holds the lock."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    number = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    limit = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return number
+        except OSError:
+            if time.monotonic() > limit:
+                os.close(number)
+                raise WrongCommand(
+                    f"the job in {folder}", why="another coordinator serves it", remedy="another folder for --job"
+                ) from None
+            time.sleep(0.05)
 
 
 def open_door(interface: str, address: Path) -> socket.socket:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from paceline.comm.claim import start_time
 from paceline.elastic.protocol import Group
 from paceline.errors import WrongCommand
 
@@ -20,6 +21,7 @@ SCHEMA = """
 create table if not exists generation (number integer primary key, members text, fresh text, steps integer, at real);
 create table if not exists watermark (one integer primary key check (one = 1), generation integer, steps integer);
 create table if not exists rollback (at real, generation integer, from_steps integer, to_steps integer);
+create table if not exists process (member text primary key, pid integer, born text);
 create table if not exists incident (at real, text text);
 """
 
@@ -38,8 +40,11 @@ class Journal:
                 f"the journal {path}", why=str(problem), remedy="another folder, or remove the file to begin anew"
             ) from None
 
-    def begin(self, group: Group) -> None:
-        """Write a generation, and a rollback if it starts before steps that were committed; both are synced."""
+    def begin(self, group: Group, processes: Mapping[str, int] | None = None) -> None:
+        """Write a generation, and a rollback if it starts before steps that were committed; both are synced.
+
+        `processes` has the pids of members on this host, so that a later life can tell whether they are dead.
+        """
         steps = self.watermark()
         self._file.execute("pragma synchronous=full")
         self._file.execute("begin immediate")
@@ -49,7 +54,19 @@ class Journal:
             rollback = (self._clock(), group.generation, steps, group.steps)
             self._file.execute("insert into rollback values (?, ?, ?, ?)", rollback)
         self._mark(group.generation, group.steps)
+        for member, pid in (processes or {}).items():
+            self._file.execute("insert or replace into process values (?, ?, ?)", (member, pid, birth_of(pid)))
         self._file.execute("commit")
+
+    def is_dead(self, member: str) -> bool:
+        """Return whether the process of a member is known to have ended, also by a restart of the machine."""
+        row = self._file.execute("select pid, born from process where member = ?", (member,)).fetchone()
+        return row is not None and birth_of(int(row[0])) != row[1]
+
+    def pid_of(self, member: str) -> int:
+        """Return the process of a member on this host, or 0 if nothing is known of it."""
+        row = self._file.execute("select pid from process where member = ?", (member,)).fetchone()
+        return int(row[0]) if row else 0
 
     def mark(self, generation: int, steps: int) -> None:
         """Write the watermark; it may be lost with the machine."""
@@ -91,6 +108,12 @@ class Journal:
 
     def close(self) -> None:
         self._file.close()
+
+
+def birth_of(pid: int) -> str:
+    """Return when a process of this host began, in a form that no other process ever has; "" if it has ended."""
+    started = start_time(pid)
+    return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {started}" if started else ""
 
 
 def _group(row: tuple[Any, ...]) -> Group:

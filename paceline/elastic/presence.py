@@ -7,9 +7,10 @@ leave    raise the fence, look once more whether all had voted, report, and lear
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -141,7 +142,7 @@ class ElasticPresence:
         now = time.monotonic()
         for rank in late:
             seen = counters.beats(rank)
-            if self._beats.get(rank, (None, now))[0] != seen:
+            if self._beats.get(rank, (None, now))[0] != seen or counters.away(rank):
                 self._beats[rank] = (seen, now)
             elif now - self._beats[rank][1] > self.silence:
                 raise PeerLost(f"{counters.name(rank)} makes no progress", rank=rank)
@@ -150,6 +151,28 @@ class ElasticPresence:
         """Show the others that this member moves on; gradient hooks call it."""
         if self._comm is not None and self._inside:
             self._comm.counters.beat()
+
+    @contextlib.contextmanager
+    def away(self) -> Iterator[None]:
+        """Inside the with-block this member is not evicted for its silence; its death is noticed as ever."""
+        counters = self._comm.counters if self._comm is not None and self._inside else None
+        if counters is not None:
+            counters.declare(True)
+        try:
+            yield
+        finally:
+            if counters is not None:
+                counters.declare(False)
+
+    def note(self, what: str) -> None:
+        """Have the coordinator write an incident of this member."""
+        self.client.say({"kind": "incident", "what": what, "member": self.member})
+
+    @property
+    def first(self) -> bool:
+        """Whether this member is rank 0 of the last group that it knows: the one that writes checkpoints."""
+        group = self.client.group
+        return group is not None and group.members[0] == self.member
 
     @property
     def silence(self) -> float:

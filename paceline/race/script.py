@@ -18,8 +18,8 @@ from paceline.cluster.environment import capture
 from paceline.cluster.job import LocalJob
 from paceline.cluster.job_folder import job_folder
 from paceline.cluster.restarts import DEFAULT, Restarts
-from paceline.elastic.frames import ABSENT, make_token
-from paceline.elastic.launch import CHOICES, FOLDER, coordinator_command
+from paceline.elastic.frames import ABSENT
+from paceline.elastic.launch import CHOICES, FOLDER, coordinator_command, kept_folder
 from paceline.errors import Refused, WrongCommand
 from paceline.measure.busy import Usage
 from paceline.measure.measure import UPDATES, OnLine, make_record, period_of
@@ -73,10 +73,9 @@ def _start(
     if run.threads:
         environ["OMP_NUM_THREADS"] = str(run.threads)
     if elastic is not None:
-        environ[FOLDER] = str(folder / "elastic")
-        (folder / "elastic").mkdir(mode=0o700)
-        make_token(folder / "elastic")
-        (folder / "elastic" / CHOICES).write_text(environ["PACELINE_CHOICES"])
+        kept = kept_folder(Path(run.job).absolute() if run.job else folder / "elastic")
+        environ[FOLDER] = str(kept)
+        (kept / CHOICES).write_text(environ["PACELINE_CHOICES"])
     with places_of(run) as places:
         launcher = launcher_of(run)
         launcher.check(places.seats)
@@ -91,7 +90,7 @@ def _start(
             seats=places.seats,
         ) as job:
             if elastic is not None:
-                _coordinate(job, run, folder / "elastic", environ, elastic)
+                _coordinate(job, run, Path(environ[FOLDER]), environ, elastic)
             job.wait()
         return job.results()
 

@@ -267,6 +267,12 @@ class Run(BaseModel):
         unset="16",
         changes=(),
     )
+    job: str | None = field(
+        None,
+        LAUNCHER,
+        "With membership elastic, keep the journal of the job in this folder; a later start goes on with it.",
+        changes=(),
+    )
     deadline: float = field(
         300.0,
         PLACE,

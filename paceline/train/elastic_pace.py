@@ -15,7 +15,8 @@ import contextlib
 import io
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,7 @@ from paceline.strategy.rules._withheld import Withholding
 from paceline.train.checks import check_known, trainable
 from paceline.train.faults import fault
 from paceline.train.pace import StepTimes
+from paceline.train.saving import load_alone, save_alone
 from paceline.train.shards import ShardExchange, ShardSum
 from paceline.train.takeover import Takeover
 
@@ -306,6 +308,31 @@ class ElasticPace:
         if self._presence.inside:
             raise WrongCommand("load_state_dict() in a running group", remedy="load before the first batch")
         self._presence.committed = int(state["steps"])
+
+    def phase(self) -> contextlib.AbstractContextManager[None]:
+        """Inside the with-block (an evaluation, say) the others wait for this worker as long as it lives."""
+        return cast("contextlib.AbstractContextManager[None]", self._presence.away())
+
+    def save(self, folder: str | Path, **extra: Any) -> bool:
+        """Save a checkpoint, with values of your own, after a committed step; return whether this worker wrote it.
+
+        Rank 0 writes it for all. If it cannot, the one before stays, and training goes on."""
+        if not self._presence.first:
+            return False
+        with self.phase():
+            state = {"pace": self.state_dict(), **self._state(), "extra": extra}
+            problem = save_alone(state, self.steps, Path(folder))
+        if problem:
+            self._presence.note("no checkpoint")
+        return not problem
+
+    def load(self, folder: str | Path) -> dict[str, Any]:
+        """Load the last checkpoint, before the first batch, and return your own values."""
+        state = load_alone(Path(folder))
+        self.load_state_dict(state["pace"])
+        self._restore(state)
+        self._forget()
+        return dict(state["extra"])
 
     def close(self) -> None:
         self.closed = True

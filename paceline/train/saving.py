@@ -10,11 +10,12 @@ If ranks are killed while they save, `latest` stays as it was. The last two chec
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.errors import WrongCommand
+from paceline.errors import NoRoom, WrongCommand
 from paceline.files.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -47,14 +48,45 @@ def save(pace: Pace, folder: Path, extra: Mapping[str, Any]) -> None:
     pace.comm.barrier()
 
 
-def load(pace: Pace, folder: Path) -> dict[str, Any]:
-    """Load the last complete checkpoint of a folder and return the `extra` values of the script. Collective."""
+def save_alone(state: Mapping[str, Any], steps: int, folder: Path) -> str:
+    """Write a checkpoint that one process has whole, in the form of `save`.
+
+    The one before stays until this one is complete. Return and print why it was not written, or return nothing.
+    """
+    place = folder / f"step-{steps:08d}"
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        Snapshot({"rank": 0, "size": 1, **state}).save(_file(place, 0))
+        _point_at(folder, place.name)
+    except (NoRoom, OSError) as problem:
+        if place.is_dir() and not any(place.iterdir()):
+            place.rmdir()
+        text = f"the checkpoint of step {steps} was not written, and the one before stays: {problem}"
+        print(f"paceline: {text}", file=sys.stderr, flush=True)
+        return text
+    return ""
+
+
+def latest_of(folder: Path) -> Path:
+    """Return the folder of the last complete checkpoint."""
     latest = folder / LATEST
     if not latest.is_file():
         raise WrongCommand(f"{folder} has no checkpoint", why=f"there is no file {latest}", remedy="pace.save(folder)")
     name = latest.read_text().strip()
     if not _STEP.fullmatch(name):
         raise WrongCommand(f"{latest} names no checkpoint", why=f"it says {name[:40]!r}")
+    return folder / name
+
+
+def load_alone(folder: Path) -> dict[str, Any]:
+    """Return the last complete checkpoint that `save_alone` has written."""
+    state: dict[str, Any] = Snapshot.load(_file(latest_of(folder), 0)).state
+    return state
+
+
+def load(pace: Pace, folder: Path) -> dict[str, Any]:
+    """Load the last complete checkpoint of a folder and return the `extra` values of the script. Collective."""
+    name = latest_of(folder).name
     first, own = _file(folder / name, 0), _file(folder / name, pace.comm.rank)
     mine = Snapshot.load(own).state if own.is_file() else None
     whole = mine if mine is not None and mine["model"] is not None else Snapshot.load(first).state

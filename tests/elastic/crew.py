@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import sys
@@ -58,7 +59,18 @@ def digest(model):
     return hashlib.sha256(b"".join(parts)).hexdigest()[:20]
 
 
-def work(folder, slot, start, membership, pause):
+def keep(pace, kept, full):
+    """Save after the third step; after the sixth, on a disk that is full after 512 KiB."""
+    ballast = torch.zeros(1 << 18)  # 1 MiB
+    if pace.steps == 3:
+        pace.save(kept, ballast=ballast)
+    if pace.steps == 6 and full:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 19, resource.RLIM_INFINITY))
+        pace.save(kept, ballast=ballast)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+def work(folder, slot, start, membership, pause, keeps=""):
     """Train as a user's script does, and write down what was computed and committed."""
     os.environ.update({FOLDER: str(folder), "RANK": str(slot), "WORLD_SIZE": str(start)})
     log = (folder / f"log-{slot}-{os.getpid()}.jsonl").open("a", buffering=1)
@@ -67,6 +79,9 @@ def work(folder, slot, start, membership, pause):
     model = Counting()
     groups = [{"params": [model.counts], "lr": 1.0}, {"params": model.net.parameters(), "lr": 0.01, "momentum": 0.9}]
     pace = paceline.wrap(model, torch.optim.SGD(groups), membership=membership)
+    kept = folder / "kept"
+    if keeps and (kept / "latest").exists():
+        pace.load(kept)
     steps = -(-SAMPLES // GLOBAL)
     for ids, x in worker.batches(Numbers(), batch_size=GLOBAL // start, epochs=EPOCHS):
         step, total = pace.steps, min(GLOBAL, SAMPLES - pace.steps % steps * GLOBAL)
@@ -80,6 +95,8 @@ def work(folder, slot, start, membership, pause):
         if pace.step():
             line = {"what": "commit", "step": step, "generation": generation, "hash": digest(model)}
             print(json.dumps({"at": time.time(), **line}), file=log)
+            if keeps:
+                keep(pace, kept, keeps == "full")
     line = {"what": "end", "hash": digest(model), "counts": model.counts.tolist(), "steps": pace.steps}
     print(json.dumps({"at": time.time(), **line}), file=log)
     worker.close()
@@ -92,7 +109,7 @@ class Crew:
         self.folder = Path(tempfile.mkdtemp(prefix="paceline-crew-"))
         self.start, self.membership, self.pause = start, membership, pause
         make_token(self.folder)
-        self.workers, self.slots, self.coordinator = {}, 0, 0
+        self.workers, self.slots, self.coordinator, self.keeps = {}, 0, 0, ""
         self.killed = []
 
     def fork(self, act):
@@ -123,7 +140,7 @@ class Crew:
         def act():
             if fault:
                 os.environ[VARIABLE] = fault
-            work(self.folder, slot, self.start, self.membership, self.pause)
+            work(self.folder, slot, self.start, self.membership, self.pause, self.keeps)
 
         pid = self.fork(act)
         self.workers[pid] = slot
@@ -197,10 +214,24 @@ class Crew:
 
     # the oracles --------------------------------------------------------------------------------
 
-    def judge(self):
+    def standing(self):
+        """Return the commits that no rollback has withdrawn."""
+        lines = self.lines("commit")
+        for generation, _, steps in self.rollbacks():
+            lines = [line for line in lines if line["generation"] >= generation or line["step"] < steps]
+        return lines
+
+    def rollbacks(self):
+        journal = Journal(self.folder / "journal.db")
+        try:
+            return journal.rollbacks()
+        finally:
+            journal.close()
+
+    def judge(self, withdrawn=True):
         steps = -(-SAMPLES // GLOBAL)
         commits, hashes = {}, {}
-        for line in self.lines("commit"):
+        for line in self.standing() if withdrawn else self.lines("commit"):
             commits.setdefault(line["step"], set()).add(line["generation"])
             hashes.setdefault(line["step"], set()).add(line["hash"])
         used = {}
@@ -364,6 +395,30 @@ def joined(dies=""):
         crew.close()
 
 
+def all_killed(keeps):
+    """Workers and coordinator are killed; all are started again, and go on from the checkpoint."""
+    crew = Crew(4, DETERMINISTIC, pause=0.03)
+    crew.keeps = keeps
+    try:
+        crew.coordinate()
+        pids = [crew.add() for _ in range(4)]
+        crew.wait(lambda: crew.committed() >= 8)
+        for pid in (crew.coordinator, *pids):
+            os.kill(pid, signal.SIGKILL)
+        os.waitpid(crew.coordinator, 0)
+        crew.wait(lambda: not crew.workers, crew.reap)
+        before = crew.committed()
+        crew.coordinate()
+        for _ in range(4):
+            crew.add()
+        codes = crew.finish()
+        steps = [path.name for path in (crew.folder / "kept").glob("*") if path.is_dir()]
+        found = {"rollbacks": crew.rollbacks(), "before": before, "kept": steps, "what": crew.incidents()}
+        return {**crew.judge(), **found, "codes": codes, "unaware": crew.judge(withdrawn=False)["ledger"]}
+    finally:
+        crew.close()
+
+
 def all_left():
     """All workers are asked to end: the coordinator says that training is not complete."""
     crew = Crew(2, DETERMINISTIC, pause=0.05)
@@ -446,6 +501,9 @@ SCENARIOS = {
     "joined": joined,
     "joiner dies": lambda: joined("joiner"),
     "donor dies": lambda: joined("donor"),
+    "all killed": lambda: all_killed("yes"),
+    "all killed, full disk": lambda: all_killed("full"),
+    "all killed, nothing kept": lambda: all_killed(""),
     "all left": all_left,
     "early": early,
     "early, nobody told": lambda: early(told=False),

@@ -21,6 +21,8 @@ SCENARIOS = (
     "joined",
     "joiner dies",
     "donor dies",
+    "all killed",
+    "all killed, full disk",
 )
 
 OTHERS = ("careless", "never goes", "all left", "early, nobody told")
@@ -93,3 +95,17 @@ def test_the_death_of_a_joiner_in_the_transfer_costs_the_others_nothing(results)
 def test_a_joiner_whose_donor_dies_gets_the_state_from_another(results):
     assert results["donor dies"]["joiner"] >= 1
     assert results["donor dies"]["ended"] == 3
+
+
+@pytest.mark.parametrize("scenario", ["all killed", "all killed, full disk"])
+def test_after_the_death_of_all_a_rollback_withdraws_what_came_after_the_checkpoint(results, scenario):
+    result = results[scenario]
+    ((_, before, after),) = result["rollbacks"]
+    assert after == 3 < before
+    assert not result["unaware"]  # the ledger is wrong without the rollback
+
+
+def test_a_full_disk_leaves_the_checkpoint_before_as_it_was(results):
+    assert results["all killed, full disk"]["kept"] == ["step-00000003"]
+    assert "no checkpoint" in results["all killed, full disk"]["what"]
+    assert "no checkpoint" not in results["all killed"]["what"]

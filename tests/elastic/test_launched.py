@@ -3,11 +3,16 @@
 import json
 import os
 import re
+import signal
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 
 import pytest
+
+from paceline.elastic.journal import Journal
 
 pytestmark = pytest.mark.multi
 
@@ -101,3 +106,55 @@ def test_a_worker_joins_a_running_job_leaves_it_and_watch_shows_both(tmp_path):
         if joiner is not None and joiner.poll() is None:
             joiner.kill()
             joiner.wait()
+
+
+KEEPING = """
+import sys, time
+from pathlib import Path
+import torch
+import paceline
+worker = paceline.join()
+kept, life = Path(sys.argv[1]), Path(sys.argv[2])
+model = torch.nn.Linear(2, 1)
+pace = paceline.wrap(model, torch.optim.SGD(model.parameters(), lr=0.1))
+if (kept / "latest").exists():
+    pace.load(kept)
+    print("resumed at", pace.steps)
+for x in worker.batches([torch.ones(2)] * 16, batch_size=4, epochs=3):
+    model(x).sum().backward()
+    if pace.step():
+        if pace.steps == 2:
+            pace.save(kept)
+        if pace.steps == 4 and not life.exists():
+            life.touch()
+            time.sleep(600)
+print("ended at", pace.steps)
+"""
+
+
+def watermark(path):
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as journal:
+        return journal.execute("select steps from watermark").fetchone()[0]
+
+
+@pytest.mark.slow
+def test_after_a_kill_of_the_launcher_the_same_command_goes_on_from_the_checkpoint(tmp_path):
+    path, out, life = tmp_path / "train.py", tmp_path / "out", tmp_path / "life"
+    path.write_text(KEEPING)
+    words = [*PACELINE, "run", "-np", "1", "--membership", "elastic", "--job", str(tmp_path / "job"), "--"]
+    words += [sys.executable, str(path), str(tmp_path / "kept"), str(life)]
+    with out.open("w") as stream:
+        job = subprocess.Popen(words, env=ENVIRON, stdout=stream, stderr=subprocess.STDOUT)
+    try:
+        wait_for(life.exists)
+        wait_for(lambda: watermark(tmp_path / "job" / "journal.db") == 4)
+    finally:
+        job.send_signal(signal.SIGKILL)
+        job.wait()
+    done = subprocess.run(words, env=ENVIRON, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "resumed at 2" in done.stdout
+    assert "ended at 12" in done.stdout
+    journal = Journal(tmp_path / "job" / "journal.db")
+    assert journal.rollbacks() == [(2, 4, 2)]
+    journal.close()

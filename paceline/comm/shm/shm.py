@@ -32,6 +32,7 @@ from paceline.comm.shm.space import Branch, SharedSpace
 from paceline.errors import PeerLost
 
 LINE = 16  # words of 32 bits: one cache line
+AWAY = 1 << 31  # a bit of the beats: this rank has declared that it makes no progress for a while
 PID, STATE, BEATS = 2, 3, 4  # words after posted and shared
 SPINS = 30  # reads of about 0.1 us each before going to sleep
 _RUNNING, _LEFT, _FAILED = 1, 2, 3
@@ -86,7 +87,15 @@ class FutexCounters:
     def beat(self) -> None:
         """Change this rank's heartbeat number, to show that it makes progress."""
         word = self._at(BEATS, self.rank)
-        self._words[word] = (self._words[word] + 1) & 0xFFFFFFFF
+        self._words[word] = (self._words[word] & AWAY) | ((self._words[word] + 1) & (AWAY - 1))
+
+    def declare(self, away: bool) -> None:
+        """Tell the others that this rank does something that takes long, or that it is back."""
+        word = self._at(BEATS, self.rank)
+        self._words[word] = (self._words[word] & (AWAY - 1)) | (AWAY * away)
+
+    def away(self, rank: int) -> bool:
+        return bool(self._words[self._at(BEATS, rank)] & AWAY)
 
     def beats(self, rank: int) -> int:
         """Return a rank's heartbeat number. It changes while the rank makes progress."""

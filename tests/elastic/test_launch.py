@@ -1,0 +1,92 @@
+"""The folder of a job, its lock, and members that declare a long phase."""
+
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+from paceline.elastic.door import lock_folder
+from paceline.elastic.frames import ABSENT, FINISHED
+from paceline.elastic.journal import Journal
+from paceline.elastic.launch import kept_folder
+from paceline.elastic.presence import ElasticPresence
+from paceline.elastic.protocol import Group
+from paceline.errors import PeerLost, WrongCommand
+
+
+def test_a_later_start_goes_on_with_the_folder_and_its_token(tmp_path):
+    folder = kept_folder(tmp_path / "job")
+    token = (folder / "token").read_text()
+    (folder / f"{ABSENT}-1").touch()
+    assert kept_folder(folder) == folder
+    assert (folder / "token").read_text() == token
+    assert not (folder / f"{ABSENT}-1").exists()
+
+
+def test_a_folder_that_others_can_read_or_of_a_job_that_is_done_is_refused(tmp_path):
+    folder = kept_folder(tmp_path / "job")
+    folder.chmod(0o755)
+    with pytest.raises(WrongCommand, match="others can read it"):
+        kept_folder(folder)
+    folder.chmod(0o700)
+    (folder / FINISHED).touch()
+    with pytest.raises(WrongCommand, match="has made all its steps"):
+        kept_folder(folder)
+
+
+def test_a_folder_has_one_coordinator(tmp_path):
+    number = lock_folder(tmp_path)
+    with pytest.raises(WrongCommand, match="another coordinator serves it"):
+        lock_folder(tmp_path, seconds=0.0)
+    os.close(number)
+    os.close(lock_folder(tmp_path, seconds=0.0))
+
+
+def test_a_member_is_dead_when_its_process_has_ended_and_not_before(tmp_path):
+    process = subprocess.Popen(["sleep", "600"])
+    journal = Journal(tmp_path / "journal.db")
+    journal.begin(Group(1, ("a", "far"), 0), {"a": process.pid})
+    assert not journal.is_dead("a")
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert journal.is_dead("a")
+    assert not journal.is_dead("far")  # nothing is known of its process
+    journal.close()
+
+
+class Frozen:
+    """Counters of a rank that makes no progress."""
+
+    def __init__(self, away):
+        self._away = away
+
+    def beat(self):
+        pass
+
+    def fenced(self):
+        return False
+
+    def beats(self, rank):
+        return 7
+
+    def away(self, rank):
+        return self._away
+
+    def name(self, rank):
+        return f"rank {rank}"
+
+
+@pytest.mark.parametrize("away", [True, False])
+def test_a_member_that_has_declared_a_phase_is_not_evicted(tmp_path, monkeypatch, away):
+    presence = ElasticPresence(kept_folder(tmp_path / "job"), "a")
+    monkeypatch.setattr(ElasticPresence, "silence", 0.01)
+    counters = Frozen(away)
+    presence._watch(counters, [1])
+    time.sleep(0.05)
+    if away:
+        presence._watch(counters, [1])
+        return
+    with pytest.raises(PeerLost, match="rank 1 makes no progress"):
+        presence._watch(counters, [1])
