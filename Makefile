@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: help setup race data accuracy test test-all kills protocol fuzz debian check bench clean
+.PHONY: help setup race data accuracy test test-all kills chaos protocol fuzz debian check bench clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -42,6 +42,10 @@ debian: ## the Debian packages that tests marked root need
 KILLS ?= 120
 kills: $(READY) ## kill workers, servers and launchers at random moments, and look for what is left (20 minutes; root for labs)
 	$(BIN)/python -m tests.kills.campaign --kills $(KILLS) $(if $(SEED),--seed $(SEED))
+
+ROUNDS ?= 40
+chaos: $(READY) ## kill, join and leave at random in elastic jobs; oracles judge, and a table shows seconds to the next commit
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.elastic.chaos --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
 
 protocol: $(READY) ## 100,000 random schedules of faults through the elastic protocol, twice (long: under an hour on a busy machine)
 	$(BIN)/python -m tests.elastic.test_protocol 100000

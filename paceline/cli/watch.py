@@ -64,4 +64,5 @@ def _print_details(state: dict[str, Any]) -> None:
     for incident in state["incidents"]:
         when = time.strftime("%H:%M:%S", time.localtime(incident["at"]))
         who = incident.get("member") or f"{len(incident.get('members', ()))} members"
-        print(f"  {when} {incident['what']}: {who} (generation {incident.get('generation')})")
+        after = f", {incident['seconds']:.2f} s to the next commit" if "seconds" in incident else ""
+        print(f"  {when} {incident['what']}: {who} (generation {incident.get('generation')}){after}")

@@ -39,7 +39,8 @@ from paceline.elastic.frames import (
 )
 from paceline.elastic.journal import Journal
 from paceline.elastic.protocol import Group, Registry, Report
-from paceline.elastic.status import status_of
+from paceline.elastic.recoveries import Recoveries, summary_of
+from paceline.elastic.status import message_of, status_of
 from paceline.errors import PacelineError
 
 GRACE = 2.0  # seconds after a restart in which members connect again
@@ -79,6 +80,7 @@ class Coordinator:
         self._doubtful: dict[str, int] = {}  # members without a connection whose process may still run
         self._expected = registry.start
         self._lacking, self._since = "", clock()  # why there is no group, and since when
+        self.recoveries = Recoveries()
         self.refused, self.ended, self.deserted = 0, False, False
         self._selector = selectors.DefaultSelector()
         self._door = open_door(interface, folder / "address")
@@ -225,6 +227,7 @@ class Coordinator:
             self._report(link, message)
         elif message["kind"] == "steps":
             self._registry.tell(int(message["generation"]), int(message["steps"]))
+            self.recoveries.end(self.journal, int(message["generation"]), self._clock())
             self.journal.mark(int(message["generation"]), self._registry.watermark)
         elif message["kind"] == "incident":
             self._note(**{str(key): value for key, value in message.items() if key != "kind"})
@@ -303,17 +306,10 @@ class Coordinator:
                 self._links[member].send(message)
 
     def _note(self, **incident: Any) -> None:
-        self.journal.note({"at": time.time(), **incident})
-
-
-def message_of(group: Group) -> Message:
-    return {
-        "kind": "group",
-        "generation": group.generation,
-        "members": list(group.members),
-        "steps": group.steps,
-        "fresh": list(group.fresh),
-    }
+        group, line = self._registry.group, {"at": time.time(), **incident}
+        if group is not None and line.get("member") in group.members:
+            line["rank"] = group.members.index(line["member"])
+        self.recoveries.begin(self.journal.note(line), line, self._clock())
 
 
 def main(words: list[str] | None = None) -> None:
@@ -334,6 +330,8 @@ def main(words: list[str] | None = None) -> None:
     print(f"paceline: {command} adds a worker to this job", file=sys.stderr, flush=True)
     try:
         coordinator.serve()
+        if summary := summary_of(coordinator.journal.incidents()):
+            print(f"paceline: {summary}", file=sys.stderr, flush=True)
     finally:
         coordinator.close()
         os.close(lock)

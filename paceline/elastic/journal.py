@@ -76,9 +76,15 @@ class Journal:
     def _mark(self, generation: int, steps: int) -> None:
         self._file.execute("insert or replace into watermark values (1, ?, ?)", (generation, steps))
 
-    def note(self, incident: dict[str, Any]) -> None:
+    def note(self, incident: dict[str, Any]) -> int:
+        """Write an incident; return its number."""
         self._file.execute("pragma synchronous=off")
-        self._file.execute("insert into incident values (?, ?)", (self._clock(), json.dumps(incident)))
+        row = self._file.execute("insert into incident values (?, ?)", (self._clock(), json.dumps(incident)))
+        return int(row.lastrowid or 0)
+
+    def amend(self, number: int, incident: dict[str, Any]) -> None:
+        """Write an incident again, when more is known of it."""
+        self._file.execute("update incident set text = ? where rowid = ?", (json.dumps(incident), number))
 
     def last(self) -> Group | None:
         """Return the last generation, or None in a new journal."""

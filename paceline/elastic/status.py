@@ -14,13 +14,24 @@ from typing import Any
 
 from paceline.elastic.frames import Inbox, Message, connect_to, encode, parse_address
 from paceline.elastic.journal import Journal
-from paceline.elastic.protocol import Registry
+from paceline.elastic.protocol import Group, Registry
 from paceline.errors import PacelineError, PeerLost, WrongCommand
 from paceline.files.read import read_text
 
 TOKEN = "PACELINE_TOKEN"  # the variable that holds the token of a job
 LAST = 10  # incidents in a status
 SECONDS = 10.0  # for an answer
+
+
+def message_of(group: Group) -> Message:
+    """Return the message that tells members of their generation."""
+    return {
+        "kind": "group",
+        "generation": group.generation,
+        "members": list(group.members),
+        "steps": group.steps,
+        "fresh": list(group.fresh),
+    }
 
 
 def status_of(folder: Path, registry: Registry, journal: Journal, start: int) -> Message:

@@ -70,7 +70,7 @@ def keep(pace, kept, full):
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 
-def work(folder, slot, start, membership, pause, keeps=""):
+def work(folder, slot, start, membership, pause, keeps="", epochs=EPOCHS):
     """Train as a user's script does, and write down what was computed and committed."""
     os.environ.update({FOLDER: str(folder), "RANK": str(slot), "WORLD_SIZE": str(start)})
     log = (folder / f"log-{slot}-{os.getpid()}.jsonl").open("a", buffering=1)
@@ -83,7 +83,7 @@ def work(folder, slot, start, membership, pause, keeps=""):
     if keeps and (kept / "latest").exists():
         pace.load(kept)
     steps = -(-SAMPLES // GLOBAL)
-    for ids, x in worker.batches(Numbers(), batch_size=GLOBAL // start, epochs=EPOCHS):
+    for ids, x in worker.batches(Numbers(), batch_size=GLOBAL // start, epochs=epochs):
         step, total = pace.steps, min(GLOBAL, SAMPLES - pace.steps % steps * GLOBAL)
         used = [] if pace.weight == 0 else ids.tolist()
         line = {"step": step, "generation": pace._generation, "ids": used}
@@ -105,9 +105,10 @@ def work(folder, slot, start, membership, pause, keeps=""):
 class Crew:
     """The processes of one job, and what happens to them."""
 
-    def __init__(self, start, membership, pause=0.004):
+    def __init__(self, start, membership, pause=0.004, epochs=EPOCHS):
         self.folder = Path(tempfile.mkdtemp(prefix="paceline-crew-"))
         self.start, self.membership, self.pause = start, membership, pause
+        self.epochs = epochs
         make_token(self.folder)
         self.workers, self.slots, self.coordinator, self.keeps = {}, 0, 0, ""
         self.killed = []
@@ -140,7 +141,7 @@ class Crew:
         def act():
             if fault:
                 os.environ[VARIABLE] = fault
-            work(self.folder, slot, self.start, self.membership, self.pause, self.keeps)
+            work(self.folder, slot, self.start, self.membership, self.pause, self.keeps, self.epochs)
 
         pid = self.fork(act)
         self.workers[pid] = slot
@@ -237,8 +238,8 @@ class Crew:
         used = {}
         for line in self.lines("shard"):
             used.setdefault((line["step"], line["generation"]), []).extend(line["ids"])
-        ledger = set(commits) == set(range(EPOCHS * steps)) and all(len(group) == 1 for group in commits.values())
-        for epoch in range(EPOCHS if ledger else 0):
+        ledger = set(commits) == set(range(self.epochs * steps)) and all(len(group) == 1 for group in commits.values())
+        for epoch in range(self.epochs if ledger else 0):
             ids = [i for s in range(epoch * steps, (epoch + 1) * steps) for i in used[s, min(commits[s])]]
             ledger = ledger and sorted(ids) == list(range(SAMPLES))
         ends = self.lines("end")
@@ -247,7 +248,7 @@ class Crew:
         journal.close()
         return {
             "ledger": ledger,
-            "counts": bool(ends) and all(abs(c - EPOCHS) < 1e-9 for line in ends for c in line["counts"]),
+            "counts": bool(ends) and all(abs(c - self.epochs) < 1e-9 for line in ends for c in line["counts"]),
             "replicas": all(len(group) == 1 for group in hashes.values()),
             "hash": sorted({line["hash"] for line in ends}),
             "generations": len(generations),
@@ -263,8 +264,8 @@ class Crew:
 DETERMINISTIC, FAST = "elastic(deterministic=true)", "elastic"
 
 
-def undisturbed(membership=DETERMINISTIC, start=1):
-    crew = Crew(start, membership)
+def undisturbed(membership=DETERMINISTIC, start=1, epochs=EPOCHS):
+    crew = Crew(start, membership, epochs=epochs)
     try:
         crew.coordinate()
         for _ in range(start):
