@@ -1,4 +1,4 @@
-"""The command line: one file per verb, which parses, calls a room and prints."""
+"""The command line: one file per verb. A verb parses its flags, calls the package that does the work, and prints."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from paceline.errors import PacelineError, Refused, Stopped, WrongCommand
 
 
 class App(typer.Typer):
-    """The verbs, each with the help of Command."""
+    """The typer application; every verb in it is a Command."""
 
     def command(self, name: str | None = None, **settings: Any) -> Any:
         return super().command(name, **{"cls": Command, **settings})
@@ -131,7 +131,7 @@ def _check_place() -> None:
 
 
 def complain(problem: PacelineError) -> None:
-    """What, why and try; one line each where they are short."""
+    """Print an error: what is wrong, why, and on a second line what to try."""
     if isinstance(problem, Refused):
         for line in problem.problems:
             print(f"error: {_with_try(line)}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""paceline advise: which strategy to use on some machines, in a paragraph."""
+"""paceline advise: advise a strategy for a model on given machines, in a paragraph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""paceline compare: starts of two runs, the ratio of their rates, and what differs between the two stacks."""
+"""paceline compare: the ratio of the rates of two runs, and the differences between them."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ def compare(a: Side, b: Side, runs: o.Runs = Path("runs"), json: o.JsonFile = No
 
 
 def starts(text: str, runs: Path) -> list[Record]:
-    """The records that one side names, each once."""
+    """Return the records that one side of the comparison names, each once."""
     words = [text] if os.path.exists(text) else text.split(",")
     records = [record for word in words for record in _named(word, runs)]
     return list({record.id: record for record in records}.values())
 
 
 def _named(word: str, runs: Path) -> list[Record]:
-    """The record with this id or in this file, or all in this folder."""
+    """Return the record with this id or in this file, or all records in this folder."""
     if not os.path.isdir(word):
         return [one(word, runs).record]
     store = open_store([Path(word)])

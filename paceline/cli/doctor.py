@@ -1,4 +1,4 @@
-"""paceline doctor: is this machine ready, and is a cluster?"""
+"""paceline doctor: check whether this machine, or a cluster, is ready."""
 
 from __future__ import annotations
 

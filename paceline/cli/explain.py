@@ -1,4 +1,4 @@
-"""paceline explain: what a run would do, or why it is refused, without running it."""
+"""paceline explain: show what a run would do, or why it is refused, without running it."""
 
 from __future__ import annotations
 

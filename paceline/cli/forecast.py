@@ -1,4 +1,4 @@
-"""paceline forecast: how strategies would scale on machines that are not here."""
+"""paceline forecast: how strategies would scale on machines that are not at hand."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def forecast(
 
 
 def _write_trace(study: Study, path: Path) -> None:
-    """The fastest strategy at the largest number of workers, for Perfetto or chrome://tracing."""
+    """Write the simulated steps of the fastest strategy at the largest number of workers, for Perfetto."""
     from paceline.report.trace import spans_of
 
     best = next((p for p in study.at(study.workers[-1]) if p.strategy != "limit"), None)
@@ -171,7 +171,7 @@ def make_study(
     step_time: float | None,
     link: Path | None,
 ) -> tuple[Study, float]:
-    """The forecast that flags ask for, and the price of a node."""
+    """Return the forecast that the flags describe, and the price of a node."""
     from paceline.forecast.calibrate import calibrate
     from paceline.forecast.links import with_link
     from paceline.forecast.machines import read_machines
@@ -195,7 +195,7 @@ def make_study(
 
 
 def _overlay(study: Study, paths: list[Path]) -> None:
-    """Measured records beside the points that they belong to."""
+    """Print the rate of each measured record beside its forecast."""
     from paceline.measure.record.record import read
 
     for path in paths:

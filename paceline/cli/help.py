@@ -1,4 +1,4 @@
-"""Help of a verb: options grouped under headings, two examples, and flags of published scripts behind --help-all."""
+"""Help of a verb: options under headings, two examples; --help-all adds the flags of other benchmarks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Command(TyperCommand):
 
 
 class Verbs(TyperGroup):
-    """All verbs, in the order of ORDER, with summaries that are not cut."""
+    """The group of all verbs; its help lists them in the order of ORDER, with whole summaries."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return sorted(super().list_commands(ctx), key=ORDER.index)
@@ -126,7 +126,7 @@ FORMS = {  # help of a verb with its first word
 
 
 def _summary(text: str) -> str:
-    """The first paragraph of a help text."""
+    """Return the first paragraph of a help text."""
     return " ".join(text.split("\n\n")[0].split())
 
 
@@ -137,7 +137,7 @@ def _panel(param: Any) -> str:
 
 
 def _visible(param: Any, everything: bool) -> Any:
-    """The option as help shows it: without spellings of published scripts, or with all that is hidden."""
+    """Return the option as help shows it: without flags of other benchmarks, or with everything that is hidden."""
     shown = copy.copy(param)
     if everything:
         shown.hidden = False
@@ -147,7 +147,7 @@ def _visible(param: Any, everything: bool) -> Any:
 
 
 def published_flags() -> set[str]:
-    """Spellings that only --help-all shows."""
+    """Return the flags that only --help-all shows."""
     return {flag for name in Run.model_fields for flag in about(name).published}
 
 

@@ -1,4 +1,4 @@
-"""paceline lab: a cluster in a box, measured, or with a command on every host."""
+"""paceline lab: build a virtual cluster in this machine, measure it, or run a command on each of its hosts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""paceline list: the records of a folder, newest first, and each race in it as one line."""
+"""paceline list: the records of a folder, newest first; each race is one line."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _is_wanted(stored: Stored, *, failed: bool, model: str | None) -> bool:
 
 
 def _by_race(records: Iterable[Stored], runs: Path) -> list[list[Stored]]:
-    """Records of one race together, at the place of its newest; the others alone."""
+    """Group the records of each race, at the place of the newest of them; every other record is a group alone."""
     lines: dict[Path, list[Stored]] = {}
     for stored in records:
         folder = stored.path.parent
@@ -71,7 +71,7 @@ def _line(line: Sequence[Stored]) -> tuple[str, ...]:
 
 
 def _race_row(line: Sequence[Stored]) -> tuple[str, ...]:
-    """A race: its folder, who took part, and how many starts there were."""
+    """Return the row of a race: its folder, its contenders, and the number of starts."""
     kept = [stored.record for stored in line]
     names, models = ({f(record): None for record in kept} for f in (name_of, lambda record: record.run.model))
     workers = ",".join(str(count) for count in sorted({record.workers for record in kept}))
@@ -89,7 +89,7 @@ def _row(stored: Stored) -> tuple[str, ...]:
 
 
 def _fitted(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """The table in 80 columns: ids stay whole, because they are copied, and what ran is cut first."""
+    """Format the table in 80 columns: ids stay whole, because users copy them; the column of what ran is cut first."""
     rows = [(name, what, clipped(workers, 9), rate, state) for name, what, workers, rate, state in rows]
     widths = [max(len(row[k]) for row in [HEAD, *rows]) for k in range(len(HEAD))]
     room = max(12, WIDTH - 2 * (len(HEAD) - 1) - sum(widths) + widths[1])

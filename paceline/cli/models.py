@@ -1,4 +1,4 @@
-"""paceline models: what can be trained, with sizes."""
+"""paceline models: the models that can be trained, with their sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""paceline net: the network as collectives see it."""
+"""paceline net: measure collectives and links between ranks."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _measure(run: Run, comm: str, verbs: Sequence[str], sizes: Sequence[int], bu
 
 
 def _print(rows: Sequence[Row], pairs: Sequence[Pair]) -> dict[str, Link]:
-    """Print the table of each comm and verb with its fit; return the links of all_reduce by comm."""
+    """Print a table and a fit for each comm and verb. Return a link per comm, that of all_reduce if it was measured."""
     links: dict[str, Link] = {}
     groups = dict.fromkeys((row.comm, row.verb) for row in rows)
     head = ("size", "count", "type", "time", "algbw", "busbw", "wrong")
@@ -166,7 +166,7 @@ def _figures(row: Row) -> dict[str, Any]:
 
 
 def _link_file(links: dict[str, Link], pairs: Sequence[Pair]) -> dict[str, Any]:
-    """Return the content of a link file, in seconds and bytes per second; `link` is that of the first comm."""
+    """Return the content of a link file, in seconds and bytes per second; `link` in it is that of the first comm."""
     values = {comm: {"latency": link.latency, "bandwidth": link.bandwidth} for comm, link in links.items()}
     return {
         "kind": "link",

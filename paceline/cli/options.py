@@ -33,7 +33,7 @@ JsonFile = Annotated[
 
 
 class Changed(NamedTuple):
-    """How an option of a verb differs from the field of a run."""
+    """The properties of an option that differ from those of the field of Run."""
 
     kind: Any = None
     help: str = ""
@@ -43,7 +43,7 @@ class Changed(NamedTuple):
 
 
 def parameter(name: str, changed: Changed | None = None) -> inspect.Parameter:
-    """The option of a verb for one field of a run."""
+    """Return the parameter of a verb's signature for one field of Run."""
     known, field = about(name), Run.model_fields[name]
     default = field.default if changed is None else changed.default
     unset = (changed and changed.unset) or (known.unset if default is None else "")
@@ -68,7 +68,7 @@ def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
 
 
 def _published() -> list[inspect.Parameter]:
-    """Flags of published scripts that stand for a value of another flag."""
+    """Return the flags of other benchmarks that set a value of another flag, such as --use-fp16."""
     panel = Panel.WORK.value
     location = typer.Option(
         "--fake-location", help="gpu or cpu: --source fake(device) or fake(cpu).", hidden=True, rich_help_panel=panel
@@ -84,9 +84,9 @@ Verb = Callable[..., None]
 
 
 def takes_run(names: Iterable[str] = tuple(Run.model_fields), **changes: Changed) -> Callable[[Verb], Verb]:
-    """Give a verb the options of these fields of a run; it gets their values as one mapping, `values`.
+    """Give a verb the options of these fields of Run; the verb gets their values as one mapping, `values`.
 
-    Typer reads options from a signature, so this one is made from the descriptions of the fields.
+    Typer reads options from a signature, so the decorator makes a signature from the descriptions of the fields.
     """
     made = [parameter(name, changes.get(name)) for name in names]
     if set(names) == set(Run.model_fields):
@@ -118,9 +118,9 @@ LOCATIONS = {"gpu": "fake(device)", "cpu": "fake(cpu)"}
 
 
 def run_from(values: Mapping[str, Any], words: Sequence[str] = (), chosen: Collection[str] = ()) -> Run:
-    """A Run from flags and `key=value` words; pydantic's complaints become ours.
+    """Return a Run from flags and `key=value` words; pydantic's errors become WrongCommand.
 
-    `given` are the flags that stand on the command line: a word must not say something else.
+    `chosen` are the flags that stand on the command line; a word that contradicts one of them is refused.
     """
     settings = {name: value for name, value in values.items() if name in Run.model_fields}
     location = values.get("fake_location")
@@ -140,13 +140,13 @@ def run_from(values: Mapping[str, Any], words: Sequence[str] = (), chosen: Colle
 
 
 def _on_all_slots(run: Run) -> Run:
-    """Without -np, named hosts get one worker for each of their slots."""
+    """Without -np, start one worker for each slot of the named hosts."""
     hosts = hosts_of(run)
     return run.with_(workers=slots_of(hosts)) if hosts else run
 
 
 def wrong_value(problem: ValidationError, flags: Mapping[str, str] = {}) -> WrongCommand:
-    """The first complaint of pydantic as what, why and try; `flags` are spellings of names that no run has."""
+    """Return the first error of pydantic as what, why and try; `flags` has the flags of names that are not in Run."""
     first = problem.errors()[0]
     name = next((str(part) for part in reversed(first["loc"]) if isinstance(part, str)), "")
     flag = flags.get(name) or flag_of(name)

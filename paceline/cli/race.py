@@ -1,4 +1,4 @@
-"""paceline race: contenders side by side on this machine, and the verdict."""
+"""paceline race: race contenders on this machine, and print the verdict."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def race(
 
 
 def _name_kept(plan: Any, folder: Any) -> None:
-    """Say how many records a race had when it was stopped, and how it goes on."""
+    """Print how many records a stopped race has kept, and that the same command continues it."""
     records = [folder.record_of(cell) for cell in plan.cells]
     count = sum(record is not None and record.verdict != "failed" for record in records)
     what = "1 record is" if count == 1 else f"{count} records are"
@@ -173,7 +173,7 @@ def _name_kept(plan: Any, folder: Any) -> None:
 
 
 def _plan(context: typer.Context, values: dict[str, Any]) -> Any:
-    """The suite that the flags describe: a file's, with every flag on the command line in its place."""
+    """Return the plan of a race from its suite file or the defaults; flags on the command line override both."""
     from paceline.race.plan import plan
     from paceline.race.script import left_out, script_suite
     from paceline.race.suite import Suite, read_suite
@@ -201,7 +201,7 @@ def _plan(context: typer.Context, values: dict[str, Any]) -> Any:
 
 
 def _changes(chosen: dict[str, Any]) -> dict[str, Any]:
-    """What flags say about the race itself."""
+    """Return the fields of the suite that flags on the command line set."""
     from paceline.race.contenders import split
 
     named = ("rounds", "minutes", "margin", "isolated", "seed")
@@ -218,7 +218,7 @@ def _changes(chosen: dict[str, Any]) -> dict[str, Any]:
 
 
 def _defaults(chosen: dict[str, Any]) -> dict[str, Any]:
-    """The race without flags; a model of the user's own choice gets no image size of ours, nor do files."""
+    """Return the suite of a race without flags. 32x32 images are used only with the default models and fake samples."""
     own = "model" in chosen or not chosen.get("source", o.DEFAULTS.source).startswith("fake")
     usual = {"models": USUAL_MODELS, "contenders": USUAL_CONTENDERS, "batch_sizes": [USUAL_BATCH]}
     return {**usual, "run": USUAL if own else {**USUAL, "image_size": 32}}
@@ -262,7 +262,7 @@ def _measured(quick: bool, turns: int | None) -> Any:
 
 
 class Last:
-    """Passes on what happens in a race, and keeps the race for whoever is stopped in the middle of it."""
+    """A watcher that passes events on to the view, and keeps the last race, so that a stopped race can be reported."""
 
     def __init__(self, view: Any) -> None:
         self._view, self.race = view, None
@@ -303,7 +303,7 @@ def _greet(plan: Any, folder: Any, known: bool) -> None:
 
 
 def _warnings(plan: Any) -> Iterator[str]:
-    """What spoils a race on this machine before it has begun."""
+    """Yield what on this machine would spoil a race, before it starts."""
     from paceline.measure.busy import cores, look, why_busy
 
     workers = max(heat.workers for heat in plan.heats)
@@ -314,7 +314,7 @@ def _warnings(plan: Any) -> Iterator[str]:
 
 
 def _no_promise(plan: Any) -> None:
-    """Two minutes are promised for one heat of built-in models only."""
+    """Print a note where --quick may take longer: its two minutes hold for one heat of built-in models only."""
     from paceline.cli.race_view import wrapped
     from paceline.race.cells import starts_of
 
@@ -330,7 +330,7 @@ def _no_promise(plan: Any) -> None:
 
 
 def _length(plan: Any) -> str:
-    """How long a race takes, in words."""
+    """Return in words how long a race takes."""
     suite = plan.suite
     if suite.until_sure:
         return f"until every contender is decided, at most {suite.minutes_of_a_heat:g} minutes per heat"
@@ -339,7 +339,7 @@ def _length(plan: Any) -> str:
 
 
 def _report(result: Any) -> None:
-    """The page about the race, where this paceline can make one."""
+    """Write the report page of the race, if this installation has the report."""
     try:
         page = importlib.import_module("paceline.report.page")
     except ModuleNotFoundError:

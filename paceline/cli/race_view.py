@@ -1,4 +1,4 @@
-"""A race as it is seen: a live table on a terminal, plain lines elsewhere, and the table at the end."""
+"""A race on the screen: a live table on a terminal, plain lines elsewhere, and the table at the end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WIDEST = 20  # letters of a label in a table
 
 
 class RaceView:
-    """Watches a race; a context, so that the terminal is left in order."""
+    """A watcher that shows a race; a context manager, so that the terminal is restored at the end."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(file=sys.stderr)
@@ -70,7 +70,7 @@ class RaceView:
 
 
 def line_of(race: Race, start: Start) -> str:
-    """One line about a start that has ended."""
+    """Return one line about a start that has ended."""
     left, rounds = race.seconds_left(), race.plan.suite.rounds
     number = f"round {start.round}" + (f"/{rounds}" if rounds else "")
     about = f", {spoken_time(left)} left" if left else ""
@@ -82,7 +82,7 @@ def line_of(race: Race, start: Start) -> str:
 
 
 def _ratio_line(race: Race, heat: Heat) -> str:
-    """The comparison that a heat is about, as short as it can be: allreduce 1.17x ddp."""
+    """Return the main comparison of a heat in short form, such as: allreduce 1.17x ddp."""
     judged = race.verdict(heat)
     if judged.best is None or judged.rival is None or judged.ratio is None:
         return f"{len(race.field_of(heat).at(heat.workers))} in turns"
@@ -129,13 +129,13 @@ def _cells_of(race: Race, entry: Entry) -> tuple[str, ...]:
 
 
 def _waiting(standing: Standing | None) -> str:
-    """The share of a step that it waits for others; of ddp it is inside backward, and not known."""
+    """Return the share of a step that a contender waits; unknown for ddp, which waits inside backward."""
     parts = {} if standing is None or standing.reference == "ddp" else mean_parts(standing)
     return f"{100 * parts['exposed'] / parts['step']:.0f} %" if parts.get("step") else "-"
 
 
 def _of_reference(race: Race, entry: Entry, name: str) -> Interval | None:
-    """The ratio to ddp or the limit of the same heat, round by round."""
+    """Return the ratio to ddp or limit in the same heat, paired by round."""
     if entry.label == BASELINE or name not in {one.label for one in race.plan.entries_of(entry.heat)}:
         return None
     mine, reference = race.standing(entry.heat, entry.label), race.standing(entry.heat, name)
@@ -147,13 +147,13 @@ def _shown(interval: Interval | None, digits: int = 2) -> str:
 
 
 def _rate(standing: Standing | None) -> str:
-    """The rate over rounds, with a decimal below 1000."""
+    """Format the mean rate over rounds; rates below 1000 get a decimal."""
     rate = None if standing is None else rate_interval(standing.rates)
     return _shown(rate, 0 if rate is not None and rate.centre >= 1000 else 1)
 
 
 def public(text: str) -> str:
-    """A text as it may be printed: commands can hold secrets, and output is kept in logs."""
+    """Return a text without secrets: commands may hold some, and output is kept in logs."""
     return redact(text, secrets_of(os.environ))
 
 
@@ -170,7 +170,7 @@ def spoken_time(seconds: float | None) -> str:
 
 
 def closing(race: Race) -> Iterator[str]:
-    """Tables, verdicts and failures, heat by heat."""
+    """Yield the tables, verdicts and failures of a race, heat by heat."""
     for heat in race.plan.heats:
         yield ""
         yield public(race.plan.title(heat))
@@ -214,7 +214,7 @@ def _takes_turns(entry: Entry) -> bool:
 
 
 def _marked(race: Race) -> set[tuple[Heat, str]]:
-    """Contenders that ran isolated beside others that took turns."""
+    """Return the contenders that ran isolated while others took turns."""
     mixed = {entry.heat for entry in race.plan.entries if not entry.alone}
     entries = [entry for entry in race.plan.entries if entry.heat in mixed and entry.label != BASELINE]
     keys = [(entry.heat, entry.label) for entry in entries if entry.alone or (entry.heat, entry.label) in race.apart]
@@ -222,7 +222,7 @@ def _marked(race: Race) -> set[tuple[Heat, str]]:
 
 
 def _failures(race: Race) -> Iterator[str]:
-    """Every failure once, with all cells that had it."""
+    """Yield each failure once, with all cells in which it happened."""
     alike: dict[str, list[str]] = {}
     for cell, record in race.failures:
         where = f"{short(cell.label)}, {race.plan.title(cell.heat)}, round {cell.round}"
@@ -237,7 +237,7 @@ def _without_pid(text: str) -> str:
 
 
 def spoken(judged: Verdict) -> Iterator[str]:
-    """A verdict line by line: the answer, what else was found, and notes."""
+    """Yield a verdict as lines: the answer, further results, and notes."""
     yield judged.headline
     yield from judged.findings
     yield from (f"note: {note}" for note in judged.notes)
@@ -264,7 +264,7 @@ def _row(race: Race, heat: Heat, entry: Entry) -> tuple[str, ...]:
 
 
 def speedups(race: Race, heat: Heat) -> Iterator[str]:
-    """Speed-ups over one worker, and the published ones beside them."""
+    """Yield the speed-ups over one worker, with published ones beside them."""
     entries = [entry for entry in race.entries(heat) if entry.label != BASELINE and heat.workers > 1]
     known = [(entry.label, speedup) for entry in entries if (speedup := race.speedup(entry)) is not None]
     if known:
@@ -285,7 +285,7 @@ def wrapped(text: str, width: int = 80) -> Iterator[str]:
 
 
 def as_json(race: Race) -> dict[str, Any]:
-    """The race as values: rates of every round, verdicts, and where the records are; without secrets."""
+    """Return the race as JSON values, without secrets: rates of every round, verdicts, and paths of records."""
     values = {
         "folder": str(race.folder.path),
         "rounds": race.rounds,
@@ -307,7 +307,7 @@ def as_json(race: Race) -> dict[str, Any]:
 
 
 def verdict_values(judged: Verdict) -> dict[str, Any]:
-    """A verdict as JSON has it, with its sentence."""
+    """Return a verdict as JSON values, with its sentence."""
     return {**asdict(judged), "text": judged.headline}
 
 

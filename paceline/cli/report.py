@@ -1,4 +1,4 @@
-"""paceline report: records as one page that can be mailed and opened anywhere."""
+"""paceline report: write records as one HTML page that works offline."""
 
 from __future__ import annotations
 

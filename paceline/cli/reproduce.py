@@ -1,4 +1,4 @@
-"""paceline reproduce: a published benchmark, and beside it what this machine shows."""
+"""paceline reproduce: a published benchmark beside the results of this machine."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _tell(run: Any, number: int, count: int) -> None:
 
 
 def spoken(reproduction: Reproduction, forecasts: Forecasts | None = None) -> Iterator[str]:
-    """Everything as lines of at most 80 columns."""
+    """Yield the whole reproduction as lines of at most 80 columns."""
     yield from _wrapped(reproduction.published["title"])
     if "hardware" in reproduction.published:
         yield from _wrapped(f"there: {reproduction.published['hardware']}")
@@ -101,7 +101,7 @@ def spoken(reproduction: Reproduction, forecasts: Forecasts | None = None) -> It
 
 
 def _sheet(filled: Filled) -> Iterator[str]:
-    """Rates and ratios, then the other figures, then the reasons of empty cells, each once."""
+    """Yield rates and ratios, then the other figures, then each reason for empty cells once."""
     sheet = filled.sheet
     yield from _wrapped(sheet.title)
     if sheet.here:
@@ -113,7 +113,7 @@ def _sheet(filled: Filled) -> Iterator[str]:
 
 
 def _forecast_column(filled: Filled, forecasts: Forecasts) -> Iterator[str]:
-    """Forecast and error of every row, from published facts alone; the calibrating row is named."""
+    """Yield the forecast and its error for every row, from published facts alone; the calibrating row is marked."""
     title = filled.sheet.title
     rows = [(cell.row.name, known) for cell in filled.cells if (known := forecasts.find(title, cell.row.name))]
     if not rows:
@@ -129,7 +129,7 @@ def _forecast_column(filled: Filled, forecasts: Forecasts) -> Iterator[str]:
 
 
 def forecast_values(forecasts: Forecasts) -> dict[str, Any]:
-    """The forecasts as JSON."""
+    """Return the forecasts as JSON values."""
     rows = [
         {
             "sheet": row.task.sheet,
@@ -157,7 +157,7 @@ def _rates(filled: Filled, width: int) -> Iterator[str]:
 
 
 def _here(cell: SheetCell, reasons: Sequence[str]) -> str:
-    """The newest record by its name, the others by their number."""
+    """Return the end of the newest record's id, and how many more records the cell has."""
     if cell.rate is None or cell.record is None:
         return f" empty ({reasons.index(cell.reason) + 1})"
     rate = f"{cell.rate.centre:.{1 if cell.rate.centre < 10_000 else 0}f}"
@@ -170,7 +170,7 @@ def _here(cell: SheetCell, reasons: Sequence[str]) -> str:
 
 
 def _figures(filled: Filled, width: int) -> Iterator[str]:
-    """The other columns, as many beside each other as the line holds."""
+    """Yield the other columns, as many side by side as fit on a line."""
     names = ["", "", *(cell.row.name for cell in filled.cells)]
     columns = [_column(filled, k) for k in filled.columns]
     while columns:
@@ -183,7 +183,7 @@ def _figures(filled: Filled, width: int) -> Iterator[str]:
 
 
 def _column(filled: Filled, k: int) -> list[str]:
-    """One figure as lines of the same length: its name, then there and here for every row."""
+    """Return one figure as lines of equal length: its name, then the published and the own value of every row."""
     reasons, figures = filled.reasons, [(cell, cell.row.figures[k]) for cell in filled.cells]
     here = [
         f"({reasons.index(why) + 1})" if (why := cell.missing(figure)) else _short(cell.value(figure))
@@ -199,12 +199,12 @@ def _column(filled: Filled, k: int) -> list[str]:
 
 
 def _printed(value: float | str | None) -> str:
-    """A published figure, with all its digits."""
+    """Format a published figure with all its digits."""
     return "-" if value is None else value if isinstance(value, str) else f"{value:g}"
 
 
 def _short(value: float | str | None) -> str:
-    """A figure of ours in at most six characters."""
+    """Format a figure of this machine in at most six characters."""
     if value is None or isinstance(value, str):
         return value or ""
     return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 3}f}"
@@ -216,7 +216,7 @@ def _wrapped(text: str, bullet: str = "") -> list[str]:
 
 
 def values(reproduction: Reproduction) -> dict[str, Any]:
-    """The same as JSON, with full ids."""
+    """Return the reproduction as JSON values, with full ids."""
     sheets = [{"title": s.sheet.title, "cells": [_values(cell) for cell in s.cells]} for s in reproduction.sheets]
     facts = [list(fact) for fact in reproduction.facts]
     lists = {"judged": list(reproduction.judged), "notes": list(reproduction.notes), "facts": facts}
@@ -239,7 +239,7 @@ def _values(cell: SheetCell) -> dict[str, Any]:
 
 
 def _figure(cell: SheetCell, figure: PublishedFigure) -> dict[str, Any] | None:
-    """None where neither side has it."""
+    """Return the published and the own value of a figure, or None if there is neither."""
     here = cell.value(figure)
     if figure.published is None and here is None:
         return None

@@ -1,4 +1,4 @@
-"""paceline rerun: do a recorded run again and compare."""
+"""paceline rerun: repeat a recorded run, and compare."""
 
 from __future__ import annotations
 

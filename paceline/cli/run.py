@@ -1,4 +1,4 @@
-"""paceline run: train or measure one configuration, or launch any script."""
+"""paceline run: train or measure one configuration, or launch a script."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _experiment(path: Path | None) -> Any:
 
 
 def _beside(record: Record, kept: Path, trace: Path | None, tensorboard: Path | None) -> None:
-    """Write the trace and the scalars, if wanted."""
+    """Write the trace and the TensorBoard scalars, if flags ask for them."""
     if trace is not None:
         from paceline.measure.record.events import read_events
         from paceline.measure.record.store import Stored
@@ -125,7 +125,7 @@ def _beside(record: Record, kept: Path, trace: Path | None, tensorboard: Path | 
 
 
 class Shown(Total):
-    """Prints the result of a run before anything is written."""
+    """A Total that also prints the result of a run as soon as there is one, before any file is written."""
 
     def __init__(self, log_format: str) -> None:
         super().__init__()
@@ -158,7 +158,7 @@ def _measure(
 
 
 def _launch(run: Run, context: typer.Context, words: Sequence[str]) -> None:
-    """Start the script with the choices on the command line; for everything else the script decides."""
+    """Start the script with the settings on the command line; everything else is up to the script."""
     from paceline.cluster.machine import machine
     from paceline.race.script import launch
     from paceline.run.compose.compose import OWN, compose

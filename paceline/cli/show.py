@@ -38,7 +38,7 @@ def show(
 
 
 def shown(record: Record) -> Iterator[str]:
-    """All of a record that people look for."""
+    """Yield the lines that `paceline show` prints about a record."""
     yield from _wrapped("run", record.text)
     yield f"{'id':7} {record.id}, {record.kind}, {record.time}"
     stack = record.environment
@@ -65,14 +65,14 @@ def clipped(text: str, width: int) -> str:
 
 
 def total_line(record: Record) -> str:
-    """The line that people's scripts already parse."""
+    """Return the line with the total rate, in the format that scripts of other benchmarks parse."""
     total = record.rate["total"]
     device = "GPU" if record.device == "cuda" else "CPU"
     return f"Total {record.unit}/sec on {record.workers} {device}(s): {total['mean']:.1f} +- {total['error']:.1f}"
 
 
 class Total:
-    """The total of a run as the last line of a block, whatever fails in it after the run was measured."""
+    """A context manager that prints the total of a run as the last line, even if something fails after the run."""
 
     def __init__(self) -> None:
         self._record: Record | None = None
@@ -95,7 +95,7 @@ _KINDS = {
 
 
 def details(record: Record) -> Iterator[str]:
-    """What a run showed, in lines of at most 80 columns."""
+    """Yield the results of a run in lines of at most 80 columns."""
     for line in _details(record):
         yield from textwrap.wrap(line, 80, subsequent_indent=" " * 8, break_long_words=False)
 
@@ -141,7 +141,7 @@ def _details(record: Record) -> Iterator[str]:
 
 
 def _more(record: Record) -> Iterator[str]:
-    """Scaling, communication, use of the machine, and what was expected; only what is known."""
+    """Yield scaling, communication, use of the machine and expectations, as far as they are known."""
     scaling, talk = record.efficiency, record.communication
     if scaling:
         speedup = scaling["speedup"]
@@ -166,7 +166,7 @@ def _more(record: Record) -> Iterator[str]:
 
 
 def step_lines(record: Record, every: int = 10) -> Iterator[str]:
-    """What tf_cnn_benchmarks prints: the first step, every tenth, and the total."""
+    """Yield step lines as tf_cnn_benchmarks prints them: the first step, every tenth, and the total."""
     seconds = record.series["seconds"]
     samples = record.run.samples_per_step
     yield "Step\tImg/sec\ttotal_loss"
@@ -182,7 +182,7 @@ def step_lines(record: Record, every: int = 10) -> Iterator[str]:
 
 
 def _losses(record: Record) -> dict[int, float]:
-    """Losses by measured step; on a GPU only the last of each block is looked at."""
+    """Return losses by measured step; on a GPU only the last loss of each block is read."""
     steps, each = len(record.series["seconds"]), record.run.accumulate
     if len(record.loss) >= steps * each:
         return {step + 1: loss for step, loss in enumerate(record.loss[-steps * each :][each - 1 :: each])}
@@ -191,21 +191,21 @@ def _losses(record: Record) -> dict[int, float]:
 
 
 def received(record: Record) -> str:
-    """Bytes per worker and step, without those that servers get; what DDP moves is not counted by us."""
+    """Return the bytes that a worker receives per step, without servers; for ddp they are not counted."""
     if record.run.strategy == "ddp":
         return "-"
     return size(fmean(record.bytes["received_per_step"][: record.workers]))
 
 
 def memory(record: Record) -> str:
-    """Return the memory of the largest worker: the share that was seen, and an upper bound."""
+    """Return the memory of the largest worker: its peak PSS as sampled, and its peak RSS as an upper bound."""
     seen, bound = record.resources["pss_peak"], record.resources.get("rss_peak")
     most = f", at most {size(max(bound))} (RSS)" if bound else ""
     return f"{size(max(seen))} seen (PSS){most} per worker"
 
 
 def coding(record: Record) -> str:
-    """Bytes before and after compression and the seconds it takes, of the mean worker."""
+    """Return the bytes before and after compression, and its seconds; means over workers."""
     before, after = record.bytes["before_compression_per_step"], record.bytes["after_compression_per_step"]
     encode, decode = record.resources["encode_seconds_per_step"], record.resources["decode_seconds_per_step"]
     return (
@@ -232,7 +232,7 @@ def plus_minus(interval: Interval, digits: int = 2) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Columns as wide as they need to be; the first one left, the others right."""
+    """Yield the lines of a table; columns are as wide as needed, the first aligned left, the others right."""
     widths = [max(len(row[k]) for row in [head, *rows]) for k in range(len(head))]
     for row in [head, ["-" * width for width in widths], *rows]:
         cells = [row[0].ljust(widths[0])] + [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]

@@ -1,4 +1,4 @@
-"""paceline strategies: the names people know, and the axes behind them."""
+"""paceline strategies: the named strategies, and the axes behind each."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _lines(strategy: Strategy) -> Iterator[str]:
 
 
 def flags(strategy: Strategy) -> str:
-    """The axes behind a name, as flags to paste: rule and exchange always, others where they are not the usual."""
+    """Return the axes of a strategy as flags to paste: rule and exchange, and others that are not the default."""
     shown = {"--rule": strategy.rule, "--exchange": strategy.exchange}
     rest = {"--schedule": "schedule", "--compressor": "compressor", "--membership": "membership"}
     for flag, axis in rest.items():

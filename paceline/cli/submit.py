@@ -1,4 +1,4 @@
-"""Hand a command to a batch system, if its launcher names one and this process is not inside a job already."""
+"""Hand a command to Slurm or Kubernetes, if the launcher names one of them and this process is not inside a job yet."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from paceline.menu.grammar import parse
 
 
 def hand_over(launcher: str | None, workers: int) -> None:
-    """Submit this very command, or write what submits it, or join the job as one of its other pods; then leave."""
+    """Submit this command to Slurm, print its manifest for Kubernetes, or become the agent of a pod; then exit.
+
+    Return if this process itself should carry the command out.
+    """
     word = parse(launcher).word if launcher is not None else ""
     if word == "slurm":
         _to_slurm(str(launcher), workers)

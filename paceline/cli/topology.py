@@ -1,4 +1,4 @@
-"""paceline topology: who mixes with whom, how fast, and what it sends."""
+"""paceline topology: neighbors, weights, mixing rate and traffic of a topology."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Complaints of the parser of options as errors of paceline: what, why and try."""
+"""Turn the errors of the option parser into errors of paceline: what, why and try."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _KINDS = {"valid integer": ("it takes a whole number", "8"), "valid number": ("i
 
 
 def number_wanted(message: str) -> tuple[str, str]:
-    """Why a word is refused where a number is needed, with an example; else the message, without one."""
+    """Return why a word is refused where a number is needed, and an example; else the message, and no example."""
     return next((known for part, known in _KINDS.items() if part in message), (message.rstrip("."), ""))
 
 
 def in_our_words(problem: Any, words: Sequence[str]) -> WrongCommand:
-    """A complaint of the parser about the words of a command line as a WrongCommand."""
+    """Return an error of the option parser as a WrongCommand."""
     verb = problem.ctx.command_path if getattr(problem, "ctx", None) else "paceline"
     name = getattr(problem, "option_name", "")
     if type(problem).__name__ == "NoSuchOption":
@@ -50,7 +50,7 @@ def _wrong_value(param: Any, message: str, words: Sequence[str]) -> WrongCommand
 
 
 def _value(flags: Sequence[str], words: Sequence[str]) -> str:
-    """The last value that a flag has on the command line."""
+    """Return the last value of a flag on the command line."""
     last = ""
     for k, word in enumerate(words):
         name, equals, value = word.partition("=")

@@ -42,7 +42,7 @@ DIFFERENT = {
 
 
 class WordChoice(NamedTuple):
-    """A word of the command line, and the value that it gives to a setting."""
+    """A `key=value` word of the command line, and the value that it gives to a setting."""
 
     word: str
     value: str
@@ -62,7 +62,7 @@ class WordChoice(NamedTuple):
 def settings_of(
     words: Sequence[str], note: Callable[[str], None], flags: Mapping[str, Any] = MappingProxyType({})
 ) -> dict[str, str]:
-    """Settings of a run that `key=value` words stand for. `flags` are the flags on the same command line."""
+    """Return the settings of a run that `key=value` words set. `flags` are the flags on the same command line."""
     choices: dict[str, WordChoice] = {}
     for word in words:
         key, equals, value = word.partition("=")
@@ -91,14 +91,14 @@ def settings_of(
 
 
 def _says_otherwise(flags: Mapping[str, Any]) -> bool:
-    """Whether a flag decides what is fused, so that mgwfbp=0 has nothing to decide."""
+    """Return whether a flag decides what is fused, so that mgwfbp=0 has no effect."""
     named = STRATEGIES.get(str(flags.get("strategy")))
     schedule = str(flags.get("schedule") or (named.schedule if named else ""))
     return not schedule.startswith("mgwfbp") and bool({"schedule", "strategy"} & set(flags))
 
 
 def _differences(choices: Mapping[str, WordChoice]) -> Iterator[str]:
-    """Notes on words that mean something else in the published scripts."""
+    """Yield notes on words that mean something else in the published scripts."""
     compress, schedule = choices.get("compressor"), choices.get("schedule")
     if compress is None or compress.value == "none":
         return

@@ -1,1 +1,1 @@
-"""What a run saw: times, memory and traffic of its ranks, made into a record."""
+"""The measurements of a run: times, memory and traffic of its ranks, made into a record."""

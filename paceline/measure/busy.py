@@ -57,7 +57,7 @@ def _own() -> float:
 
 
 class Usage:
-    """What others did on this machine between two moments."""
+    """The use of this machine by other processes between two moments."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
@@ -83,7 +83,7 @@ class Usage:
 
 
 def _starved(rank: RankReport) -> float:
-    """Return the share of a step that a rank stood in the queue for a core, per thread that computes."""
+    """Return the share of a step that a rank waited for a core, per thread that computes."""
     step = sum(rank.steps) / max(1, len(rank.steps))
     busy, queued = rank.cpu_seconds_per_step, rank.queued_seconds_per_step or 0.0
     return queued / max(busy + queued, step, 1e-9)
@@ -91,7 +91,7 @@ def _starved(rank: RankReport) -> float:
 
 @contextmanager
 def watched_machine() -> Iterator[Usage]:
-    """Count what others do inside the with-block."""
+    """Count what other processes do inside the with-block."""
     usage = Usage()
     try:
         yield usage
@@ -100,14 +100,14 @@ def watched_machine() -> Iterator[Usage]:
 
 
 def look(seconds: float = LOOK, sleep: Callable[[float], None] = time.sleep) -> BusyPart:
-    """Look at the machine for a moment, before anything starts."""
+    """Observe the machine for a moment, before anything starts."""
     with watched_machine() as usage:
         sleep(seconds)
     return usage.part()
 
 
 def why_busy(part: Mapping[str, float] | BusyPart) -> str:
-    """Return in words why a machine counts as busy; empty if it does not."""
+    """Return in words why the machine counts as busy, or an empty text if it does not."""
     reasons = []
     used, steal, starved = (float(part.get(name) or 0.0) for name in ("other_cores", "steal", "starved"))  # type: ignore[arg-type]
     if used > OTHER_CORES:

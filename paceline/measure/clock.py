@@ -18,7 +18,7 @@ Meeting = Sequence[float]
 
 
 def meet(barrier: Callable[[], object], clock: Callable[[], float], count: int = MEETINGS) -> list[tuple[float, float]]:
-    """When this rank entered and left some barriers."""
+    """Return when this rank entered and left each of `count` barriers."""
     meetings = []
     for _ in range(count):
         entered = clock()
@@ -28,7 +28,7 @@ def meet(barrier: Callable[[], object], clock: Callable[[], float], count: int =
 
 
 def align(meetings: Sequence[Sequence[Meeting]]) -> Clock:
-    """Seconds that each rank's clock is ahead of rank 0's, and by how much that may be wrong."""
+    """Return how many seconds each rank's clock is ahead of rank 0's, and the largest error of that."""
     ranges = [_range(meetings[0], own) if rank else (0.0, 0.0) for rank, own in enumerate(meetings)]
     return {
         "how": HOW,

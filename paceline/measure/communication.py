@@ -19,7 +19,7 @@ Event = Sequence[Any]  # (seconds, kind, step, what, detail)
 
 
 def in_flight(events: Sequence[Event]) -> float | None:
-    """Seconds per step in which at least one unit was on its way; None where no step was seen."""
+    """Return the seconds per step in which at least one unit was under way, or None if no step was observed."""
     steps = {event[2] for event in events if event[1] == "begin"}
     if not steps:
         return None
@@ -36,7 +36,7 @@ def in_flight(events: Sequence[Event]) -> float | None:
 
 
 def packing(events: Sequence[Event]) -> float | None:
-    """Seconds per step in which finished gradients were copied into the arena."""
+    """Return the seconds per step that finished gradients took to copy into the arena."""
     steps = {event[2] for event in events if event[1] == "begin"}
     if not steps:
         return None
@@ -46,9 +46,9 @@ def packing(events: Sequence[Event]) -> float | None:
 def communication(
     parts: dict[str, float], ranks: Sequence[Sequence[Event]], exposed: Sequence[float], *, told_apart: bool
 ) -> Communication:
-    """Seconds per step and shares. `exposed` is of the steps that the events show, one number per rank.
+    """Return seconds per step, and shares. `exposed` has one number per rank, of the steps that the events show.
 
-    `told_apart` is False for a reference whose communication is inside backward: then nothing is claimed.
+    `told_apart` is False for a reference that communicates inside backward; then no figure is claimed.
     """
     if not told_apart:
         return {"exposed": None, "overlapped": None, "in_flight": None, "share": None, "ratio": None}
@@ -64,7 +64,7 @@ def communication(
 
 
 def ratio(parts: dict[str, float]) -> str | None:
-    """Compute to exposed communication as published: 10:k; None where nobody timed the compute."""
+    """Return compute to exposed communication as it is published, 10:k, or None if compute was not timed."""
     compute = parts["forward"] + parts["backward"]
     if not compute:
         return None

@@ -1,4 +1,4 @@
-"""How much memory this process takes: its proportional share (PSS) when somebody looks, and the kernel's peak (RSS)."""
+"""The memory of this process: its proportional share (PSS) when sampled, and the kernel's peak (RSS)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _STATUS = Path("/proc/self/status")
 
 
 def pss() -> int:
-    """Bytes of this process, shared pages divided among those who share them; 0 where the kernel does not tell."""
+    """Return the bytes of this process, with shared pages divided among their users; 0 if the kernel does not tell."""
     return _read(_ROLLUP, "Pss:") or 0
 
 
 def peak_rss() -> int:
-    """The most bytes that were in memory at any moment, shared pages in full: no PSS was ever larger.
+    """Return the largest resident memory so far, with shared pages in full: an upper bound of every PSS.
 
-    Without /proc it is ru_maxrss, which is also of the process that started this one.
+    Without /proc it is ru_maxrss, which also counts the process that started this one.
     """
     return _read(_STATUS, "VmHWM:") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
@@ -32,9 +32,9 @@ def _read(path: Path, word: str) -> int | None:
 
 
 class PeakMemory:
-    """The largest PSS that a thread sees while inside; meant for warm-up steps, because looking costs milliseconds.
+    """Samples the PSS in a thread inside the with-block and keeps the largest.
 
-    What comes and goes between two looks is not seen: `peak_rss` is the bound.
+    A sample takes milliseconds, so use it during warm-up. A peak between two samples is missed; `peak_rss` bounds it.
     """
 
     def __init__(self, every: float = 0.05) -> None:

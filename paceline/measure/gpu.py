@@ -1,4 +1,4 @@
-"""How busy a GPU is, query_smi of nvidia-smi while steps run. Written without a GPU at hand: untested on one."""
+"""The use of a GPU while steps run, sampled with nvidia-smi. It has not been run on a GPU yet."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Ask = Callable[[int], str]
 
 
 def query_smi(index: int) -> str:
-    """What nvidia-smi says about one GPU: "utilization, memory used in MiB"."""
+    """Return the answer of nvidia-smi about one GPU: "utilization, memory used in MiB"."""
     query = ["nvidia-smi", f"--id={index}", "--query-gpu=utilization.gpu,memory.used", "--format=csv,noheader,nounits"]
     return subprocess.run(query, capture_output=True, text=True, timeout=5, check=False).stdout
 
 
 def understood(answer: str) -> tuple[float, int] | None:
-    """Share of time that the GPU was busy and bytes in use; None if the answer is something else."""
+    """Return the share of time that the GPU was busy and its bytes in use, or None if the answer is something else."""
     words = [word.strip() for word in answer.strip().split(",")]
     try:
         return float(words[0]) / 100, int(words[1]) << 20
@@ -27,7 +27,7 @@ def understood(answer: str) -> tuple[float, int] | None:
 
 
 class GpuUse:
-    """Samples in a thread while inside; does nothing where there is no nvidia-smi or no GPU is wanted."""
+    """Samples a GPU in a thread inside the with-block; does nothing without nvidia-smi, or if no GPU is used."""
 
     def __init__(self, index: int | None, *, every: float = 0.25, ask: Ask = query_smi) -> None:
         self._index, self._every, self._ask = index, every, ask

@@ -1,4 +1,4 @@
-"""One configuration, measured: compose, launch, collect what every rank saw, make a record."""
+"""Measure one configuration: compose, launch, collect the reports of all ranks, make a record."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def measure(
     """Carry out a run and return its record, and the events that go beside it.
 
     `composed` is the run as it was checked before, if it was. `peak` (FLOPs per second of a worker) and `flops` (of one
-    sample) are measured and counted if not given; `watched` steps after the measured ones are written down as events.
+    sample) are measured and counted if they are None. The events of `watched` steps after the measured ones are kept.
     """
     composed = composed or check(run)
     if composed.axes is not None and composed.axes.membership.elastic:
@@ -97,7 +97,7 @@ def measure(
 
 
 def aligned(ranks: Sequence[RankReport]) -> list[list[Any]]:
-    """The events of every rank in rank 0's time."""
+    """Return the events of every rank, in the time of rank 0."""
     offsets = align([rank.meetings for rank in ranks])["offsets"]
     return [
         [[seconds - offset, *rest] for seconds, *rest in rank.events]
@@ -124,7 +124,7 @@ def _now() -> str:
 
 
 def failed_record(run: Run, why: str, *, text: str | None = None) -> Record:
-    """Make the record of a run that failed: everything but figures."""
+    """Make the record of a run that failed; it has no figures."""
     return Record(
         id=new_id(),
         text=text or run.text,
@@ -147,7 +147,7 @@ def make_record(
     peak: float | None = None,
     drop: bool = True,
 ) -> Record:
-    """Make the record of a run from the reports of its ranks; with `drop`, without blocks that were still warm-up."""
+    """Make the record of a run from the reports of its ranks; `drop` leaves out blocks that were still warm-up."""
     first = ranks[0]
     series = [fmean(values) for values in zip(*(rank.steps for rank in ranks), strict=True)]
     warm = [fmean(values) for values in zip(*(rank.warmup for rank in ranks), strict=True)]
@@ -220,17 +220,17 @@ def _different_machines(ranks: Sequence[RankReport]) -> Iterator[str]:
 
 
 def period_of(run: Run) -> int:
-    """Steps after which a rule repeats itself: one that averages every 8 steps is judged 8 steps at a time."""
+    """Return the steps after which a rule repeats itself; if it averages every 8 steps, 8 steps are judged as one."""
     return math.lcm(*_intervals(run))
 
 
 def _intervals(run: Run) -> list[int]:
-    """Steps between exchanges, one number for each kind of them."""
+    """Return the steps between exchanges, one number for each kind of exchange."""
     return [1] if run.reference else list(axes_of(run).rule.intervals)
 
 
 def in_periods(run: Run) -> Run:
-    """The run with warm-up and blocks of whole periods of its rule, and hardly more steps in all than it has."""
+    """Return the run with warm-up and blocks of whole periods of its rule, and about as many steps in all as before."""
     period = period_of(run)
     if period == 1 or run.epochs is not None:
         return run
@@ -241,7 +241,7 @@ def in_periods(run: Run) -> Run:
 
 
 def is_uneven(record: Record, period: int) -> bool:
-    """Whether measured blocks hold no whole number of periods of the rule, so that the rate has a wrong share."""
+    """Return whether blocks are not whole periods of the rule, so that the rate has a wrong share of exchanges."""
     blocks, steps = record.rate["total"].get("repeats") or [0.0], record.series.get("seconds") or []
     return record.workers > 1 and len(steps) // len(blocks) % period != 0
 
@@ -250,7 +250,7 @@ INPUT_BOUND = 0.1  # of a step
 
 
 def _starved(parts: Mapping[str, Any]) -> Iterator[str]:
-    """Say that a run waits for its samples, and what to do."""
+    """Yield a note if the run waits for its samples, with what to do."""
     share = parts["data"] / parts["step"] if parts["step"] else 0.0
     if share >= INPUT_BOUND:
         yield (
@@ -260,7 +260,7 @@ def _starved(parts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _uneven(run: Run, warm: int, blocks: int, length: int) -> Iterator[str]:
-    """The note about a rate with too few exchanges in it, or too many."""
+    """Yield a note if the measured steps hold too few exchanges, or too many."""
     period = period_of(run)
     if run.workers == 1 or length % period == 0:
         return
@@ -273,7 +273,7 @@ def _uneven(run: Run, warm: int, blocks: int, length: int) -> Iterator[str]:
 
 
 def _settled(warm: Sequence[float], series: Sequence[float], period: int) -> tuple[Settled, bool]:
-    """Whether the steps are steady, and whether there are enough of them to tell."""
+    """Return whether the steps are steady, and whether there are enough of them to judge."""
     count = (len(warm) + len(series)) // period
     settled = settle([*warm, *series], period=period)
     if count >= LEAST or period == 1:
@@ -282,7 +282,7 @@ def _settled(warm: Sequence[float], series: Sequence[float], period: int) -> tup
 
 
 def _dropped(settled: Settled, warm: int, blocks: int, steps: int) -> tuple[int, Settled]:
-    """How many measured blocks still belong to warm-up; if nearly all do, none is dropped and nothing is steady."""
+    """Return how many measured blocks still belong to warm-up; if nearly all do, drop none, and nothing is steady."""
     late = max(0, settled.start - warm)
     dropped = math.ceil(late / max(1, steps // blocks))
     if dropped and blocks - dropped < 2:
@@ -291,14 +291,14 @@ def _dropped(settled: Settled, warm: int, blocks: int, steps: int) -> tuple[int,
 
 
 def _after(rank: RankReport, dropped: int, length: int) -> RankReport:
-    """The report of a rank without the dropped blocks."""
+    """Return the report of a rank without the dropped blocks."""
     first = dropped * length
     parts = {name: values[first:] for name, values in rank.parts.items()}
     return replace(rank, seconds=rank.seconds[dropped:], steps=rank.steps[first:], parts=parts)
 
 
 def _series(warm: Sequence[float], series: Sequence[float], settled: Settled, dropped: int, judged: bool) -> Series:
-    """Return the seconds of every step, mean over ranks: the verdict is made from them."""
+    """Return the seconds of every step, the mean over ranks; the verdict about steadiness is made from them."""
     return {
         "warmup": list(warm),
         "seconds": list(series),
@@ -311,13 +311,13 @@ def _series(warm: Sequence[float], series: Sequence[float], settled: Settled, dr
 
 
 def _totals(ranks: Sequence[RankReport]) -> list[float]:
-    """Samples per second of the whole job, block by block; where only updates are counted, all ranks share them."""
+    """Return the rate of the whole job for each block: the sum over ranks, or the mean if only updates are counted."""
     rates = zip(*([rank.samples / seconds for seconds in rank.seconds] for rank in ranks), strict=True)
     return [fmean(block) if ranks[0].unit == UPDATES else sum(block) for block in rates]
 
 
 def _resources(ranks: Sequence[RankReport], peak: float | None) -> Resources:
-    """Return per worker: memory, CPU (1.0 is one core), GPU if there is one, FLOPs against the peak, and coding."""
+    """Return memory, CPU (1.0 is one core), GPU, FLOPs relative to the peak, and compression of each worker."""
     steps = [fmean(rank.steps) for rank in ranks]
     resources: Resources = {
         "pss_peak": [rank.pss_peak for rank in ranks],
@@ -335,7 +335,7 @@ def _resources(ranks: Sequence[RankReport], peak: float | None) -> Resources:
 
 
 def _utilization(ranks: Sequence[RankReport], peak: float | None) -> Flops:
-    """Model FLOPs utilization: what the model needs per second, of what a worker can do."""
+    """Return the model FLOPs utilization: FLOPs that the model needs per second, divided by a worker's peak."""
     per_sample = ranks[0].flops
     peaks = [peak or rank.peak for rank in ranks]
     known = [one for one in peaks if one]
@@ -364,7 +364,7 @@ def _bytes(ranks: Sequence[RankReport]) -> Bytes:
 
 
 def _edges(ranks: Sequence[RankReport]) -> list[list[float]]:
-    """Bytes per step that each process received from each; what servers received is what workers pushed to them."""
+    """Return, for each process, the bytes per step that it received from every worker, or that were pushed to it."""
     edges = [rank.received_per_step for rank in ranks]
     width = len(edges[0])
     pushed = zip(*(rank.pushed_per_step for rank in ranks), strict=True)
@@ -372,7 +372,7 @@ def _edges(ranks: Sequence[RankReport]) -> list[list[float]]:
 
 
 def _staleness(ranks: Sequence[Staleness]) -> StalenessPart:
-    """The bound of rule server, and how far ahead of the slowest a worker really was."""
+    """Return the bound of rule server, and how far a worker really was ahead of the slowest."""
     if not ranks[0]:
         return {}
     lead = largest_lead([rank["pushed"] for rank in ranks], [rank["pulled"] for rank in ranks])
@@ -380,7 +380,7 @@ def _staleness(ranks: Sequence[Staleness]) -> StalenessPart:
 
 
 def _coding(ranks: Sequence[RankReport]) -> list[Coding]:
-    """Return the cost of compression of each rank per step; nothing without a compressor."""
+    """Return the cost of compression per step for each rank; empty without a compressor."""
     return [rank.coding for rank in ranks] if ranks[0].coding else []
 
 
@@ -390,9 +390,9 @@ def _skips(first: RankReport) -> list[Incident]:
 
 
 def rate(totals: Sequence[float], steps: Sequence[float]) -> TotalRate:
-    """Samples per second of the whole job over repeats inside one set of processes.
+    """Return the samples per second of the whole job, over the repeats in one set of processes.
 
-    The interval is over the steps, which are of one process: a rate has the relative error of the mean step.
+    The interval is over the steps of these processes: the rate has the relative error of the mean step.
     """
     mean, step = fmean(totals), block_interval(steps)
     half = None if step.high is None else mean * (step.high / step.centre - 1)

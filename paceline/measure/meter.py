@@ -16,7 +16,7 @@ PARTS = ("data", "forward", "backward", "exposed", "update")
 
 @dataclass
 class Tally:
-    """What some counters of bytes and the clock of the processor gained while inside."""
+    """A context manager that counts the bytes and the CPU seconds of a section."""
 
     counters: Callable[[], Sequence[int]]
     clock: Callable[[], float]
@@ -35,7 +35,7 @@ class Tally:
 
 @dataclass
 class Meter:
-    """Seconds of every step and of its parts. Lapping costs one look at the clock."""
+    """The seconds of every step and of its parts. Ending a part reads the clock once."""
 
     clock: Callable[[], float] = perf_counter
     steps: list[float] = field(default_factory=list)
@@ -51,7 +51,7 @@ class Meter:
         self._lapped = now
 
     def add(self, part: str, seconds: float) -> None:
-        """A part that was timed elsewhere, inside the time since the last lap."""
+        """Add seconds to a part that was timed elsewhere, within the time since the last lap."""
         self._sums[part] += seconds
 
     def stop(self) -> None:
@@ -65,7 +65,7 @@ _NEXT = {"data": "forward", "forward": "backward", "backward": "computed"}
 
 
 class Diary(Meter):
-    """A meter that writes down when things began, into the log that the engine writes to."""
+    """A meter that also writes when each part began to the log of the engine."""
 
     def __init__(self, log: list[Noted], step: Callable[[], int], clock: Callable[[], float] = perf_counter) -> None:
         super().__init__(clock)

@@ -1,4 +1,4 @@
-"""Where the workers of a run start: on this host, on hosts of a lab, with a share of a core; all gone afterwards."""
+"""The places where workers start: this host, hosts of a lab, or a share of a core. Everything is removed afterwards."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Places:
 
     @property
     def seats(self) -> tuple[Seat, ...]:
-        """One seat for each worker and server."""
+        """Return one seat for each worker and server."""
         place = (lambda rank: Place()) if self.quota is None else self.quota.place
         if self.network is not None:
             return self.network.seats(self.workers, self.servers, place)
@@ -49,14 +49,14 @@ class Places:
 
 
 def launcher_of(run: Run) -> Launcher:
-    """The launcher that a run names, or the one that its hosts need."""
+    """Return the launcher that a run names, or the one that its hosts need."""
     named = run.hosts or run.hostfile or run.cluster_file
     launcher: Launcher = LAUNCHERS.make(run.launcher or ("ssh" if named else "local"))
     return launcher
 
 
 def for_workers(run: Run) -> Run:
-    """The run as workers get it: files that name hosts are on this machine only, so their content goes along."""
+    """Return the run as workers get it; files that name hosts are only on this machine, so their content goes along."""
     hosts = hosts_of(run)
     if not hosts:
         return run

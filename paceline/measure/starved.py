@@ -8,7 +8,7 @@ _TASKS = Path("/proc/self/task")
 
 
 def queued_seconds() -> float:
-    """Return the sum over the threads that live now; 0 where the kernel does not count it."""
+    """Return the seconds summed over all threads that live now; 0 if the kernel does not count them."""
     total = 0
     try:
         tasks = list(_TASKS.iterdir())
@@ -20,7 +20,7 @@ def queued_seconds() -> float:
 
 
 def _queued(path: Path) -> int:
-    """Return the second number of schedstat: nanoseconds on the run queue; 0 of a thread that has just ended."""
+    """Return the second number of schedstat, nanoseconds on the run queue; 0 if the thread has just ended."""
     try:
         return int(path.read_text().split()[1])
     except (OSError, IndexError, ValueError):

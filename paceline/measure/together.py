@@ -1,4 +1,4 @@
-"""A shared start, measured: launch processes in which contenders take turns, and make a record of each contender."""
+"""Measure a shared start: launch processes in which contenders take turns, and make a record of each contender."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def measure_together(
 ) -> list[tuple[Record, list[list[Any]]]]:
     """Return a record with its events for each contender. Raises TurnFailed with the contender that failed, if known.
 
-    `flops` of a sample are counted if not given; `watched` steps after the turns are written down as events.
+    `flops` of a sample are counted if it is None. The events of `watched` steps after the turns are kept.
     """
     composed = [check(run) for run in task.runs]
     run = task.runs[0]
@@ -64,7 +64,7 @@ def measure_together(
 
 
 def _blamed(folder: Path, workers: int, problem: WorkerFailed) -> TurnFailed:
-    """Return the failure with the contender whose turn it was; a rank that only lost a peer is asked last."""
+    """Return the failure with the contender whose turn it was; ranks that only lost a peer are considered last."""
     reports = []
     for rank in range(workers):
         with suppress(OSError, ValueError):

@@ -18,9 +18,9 @@ COPIES = 6  # vectors as long as the model that a contender holds: parameters, g
 
 
 class TurnsTask(BaseModel):
-    """Contenders in the order of their labels; `turns` of them, or as many as fit into `seconds`.
+    """The contenders of a shared start, in the order of their labels.
 
-    `room` replaces the memory that is free on the host, in bytes.
+    They take `turns` turns, or as many as fit into `seconds`. `room` replaces the free memory of the host, in bytes.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -33,13 +33,13 @@ class TurnsTask(BaseModel):
     room: int | None = None
 
     def order(self, turn: int) -> list[int]:
-        """Return the contenders in the order of one turn, drawn anew for each; all ranks draw the same."""
+        """Return the order of the contenders in one turn, drawn anew for each turn; all ranks draw the same."""
         places = list(range(len(self.runs)))
         random.Random(f"{self.seed}, turn {turn}").shuffle(places)
         return places
 
     def count(self, turn_seconds: float) -> int:
-        """Return how many turns there are if one takes so long."""
+        """Return the number of turns if one takes this many seconds."""
         if self.turns is not None:
             return self.turns
         return min(MOST, max(FEWEST, round(self.seconds / max(turn_seconds, 1e-6))))
@@ -69,7 +69,7 @@ def _available() -> int | None:
 
 
 def _group_left(folder: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Return what is left of the limit of this control group."""
+    """Return the bytes that are left of the memory limit of this control group."""
     try:
         most, used = ((folder / name).read_text().strip() for name in ("memory.max", "memory.current"))
         return None if most == "max" else max(0, int(most) - int(used))

@@ -1,1 +1,1 @@
-"""The description of a run, the names of strategies, and which combinations are refused."""
+"""The description of a run, the named strategies, and which combinations are refused."""

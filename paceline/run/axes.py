@@ -1,4 +1,4 @@
-"""The members of a run, one for each axis, and the value that composing a run gives."""
+"""Axes: the members of a run, one for each axis. Composed: the result of checking a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from paceline.run.run import Run
 
 @dataclass(frozen=True)
 class Axes:
-    """The members that a run names; `topology` is that of its exchange."""
+    """The members that a run names; `topology` is that of its exchange, if it has one."""
 
     rule: Rule
     exchange: Costed
@@ -21,13 +21,13 @@ class Axes:
 
     @property
     def same_result(self) -> bool:
-        """Whether training ends where all-reduce ends, up to rounding."""
+        """Return whether training ends where all-reduce ends, up to rounding."""
         return self.rule.same_result and self.exchange.consensus and self.compressor.loss != "lossy"
 
 
 @dataclass(frozen=True)
 class Composed:
-    """A sound run with its members and the notes about them; a reference has no members.
+    """A run that passed all checks, with its members and the notes about them; a reference has no members.
 
     Code that carries a run out gets this value, so that a run is checked once.
     """
@@ -38,5 +38,5 @@ class Composed:
 
     @property
     def servers(self) -> int:
-        """Processes that the run needs beside its workers."""
+        """Return the number of processes that the run needs beside its workers."""
         return 0 if self.axes is None else self.axes.exchange.servers

@@ -66,7 +66,7 @@ def _cell(reasons: list[str], pair: dict[str, str]) -> str:
 
 
 def refusals(pair: dict[str, str]) -> Sequence[str]:
-    """Why two members do not go together."""
+    """Return the reasons why two members do not go together."""
     beside: dict[str, str] = {}
     for name in pair.values():
         beside.update({axis: text for axis, text in BESIDE.get(name, {}).items() if axis not in pair})
@@ -79,7 +79,7 @@ def refusals(pair: dict[str, str]) -> Sequence[str]:
 
 
 def _why(text: str) -> str:
-    """The reason alone: what was asked stands in the table."""
+    """Return the reason of a refusal without what was refused, which the table already shows."""
     reason = text.partition(": ")[2] or text
     return reason.partition(". try: ")[0]
 

@@ -1,4 +1,4 @@
-"""What a run would do, without running it: members, notes, chunks and traffic. Loads no torch."""
+"""What a run would do, without running it: members, notes, chunks and traffic. Loads no torch for listed models."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LEAVES = {
 
 @dataclass(frozen=True)
 class Prediction:
-    """Seconds of one step: computing, waiting for communication, and what communication takes in all."""
+    """Seconds of one step: computing, waiting for communication, and communication in all."""
 
     compute: float
     exposed: float
@@ -38,7 +38,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Basis:
-    """What a step can be predicted from: the plan, layer times, seconds of every chunk, and of forward and backward."""
+    """The inputs of a prediction: the plan, layer times, and the seconds of every chunk, of forward and of backward."""
 
     plan: StepPlan
     profile: Profile
@@ -48,10 +48,11 @@ class Basis:
 
 @dataclass(frozen=True)
 class Explanation:
-    """`received` is per rank and exchange, servers after workers, and `crossing` is into each node from others: bytes,
-    the mean of `steps` of a `period`. A reference has no axes and no figures.
+    """The answer of explain: members, notes, chunks and bytes. A reference has no axes and no figures.
 
-    `planned` is whether the chunks are those of the run; otherwise layer times or link are not known yet.
+    `received` has the bytes of one exchange for each rank, servers after workers. `crossing` has the bytes that come
+    into each node from others. Both are means over `steps` steps; a topology repeats after `period`. `planned` is True
+    if the run would use these chunks; otherwise layer times or link are not known yet.
     """
 
     run: Run
@@ -98,7 +99,7 @@ def explain(run: Run) -> Explanation:
 
 
 def _profile(axes: Axes, lane: Lane, slots: list[Slot], known: StepProfile | None) -> Profile:
-    """Tensors are laid out from the last layer to the first, gradients as a profile says that they become ready."""
+    """Return a profile of the tensors, from the last layer to the first, or in the order of a known profile."""
     tail = tail_of(lane, len(slots))
     if known is None or not axes.rule.averages_gradients:
         return Profile(Layout(tuple(reversed(slots)), 4, tail))
@@ -115,7 +116,7 @@ def _plan(axes: Axes, profile: Profile, link: Link | None, workers: int) -> Step
 
 
 def _basis(axes: Axes, times: StepProfile | None, plan: StepPlan, profile: Profile, workers: int) -> Basis | None:
-    """Where a mean gradient is exchanged, and times and link are known."""
+    """Return the basis of a prediction, or None unless a mean gradient is exchanged and times and link are known."""
     link = None if times is None else times.measured_link()
     if times is None or link is None or not axes.rule.averages_gradients:
         return None
@@ -125,14 +126,14 @@ def _basis(axes: Axes, times: StepProfile | None, plan: StepPlan, profile: Profi
 
 
 def _slots(run: Run) -> list[Slot]:
-    """The model's tensors: shipped ones are known, others are built without memory, which loads torch."""
+    """Return the tensors of the model; a model that is not listed is built without memory, which loads torch."""
     fit = sources.MENU.make(run.source).fit()
     shaped = fit or any(getattr(run, name) is not None for name in SHAPES)
     return (None if shaped else layout_of(run.model)) or _built(run, fit)
 
 
 def _built(run: Run, fit: Mapping[str, int]) -> list[Slot]:
-    """As a worker would build it for the samples of the source."""
+    """Return the tensors of the model as a worker would build it for the samples of the source."""
     import torch
 
     from paceline.workload.resolve import build
@@ -144,7 +145,7 @@ def _built(run: Run, fit: Mapping[str, int]) -> list[Slot]:
 
 
 def spoken(explanation: Explanation, chosen: Collection[str] = ()) -> list[str]:
-    """The explanation as lines of text; the command in it names the fields that were `chosen`, even as defaults."""
+    """Return the explanation as lines; its command names the fields that were `chosen`, even if they are defaults."""
     run, axes = explanation.run, explanation.axes
     lines = [run.command(chosen)]
     if axes is None:
@@ -175,7 +176,7 @@ def spoken(explanation: Explanation, chosen: Collection[str] = ()) -> list[str]:
 
 
 def _between_nodes(explanation: Explanation) -> str:
-    """Describe the traffic on the links of a node; topologies that change may use them in some steps only."""
+    """Return a sentence on the traffic between nodes, which a changing topology may cause in some steps only."""
     steps, period = explanation.steps, explanation.period
     count = f"{period}" if steps == period else f"{steps} of {period}"
     mean = f", mean of {count} steps" if period > 1 else ""

@@ -1,4 +1,4 @@
-"""About: what is known of one field of a run, so that flags, checks, lists of names and the docs are made from it."""
+"""About: the description of one field of a run. Flags, checks, lists of names and the docs are made from it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LARGEST_NUMBER = 1.7976931348623157e308  # that is finite
 
 
 class Kind(Enum):
-    """What a field is about."""
+    """The subject of a field."""
 
     SIZE = "size"  # how many workers
     STRATEGY = "strategy"  # a bundle of axes by its name
@@ -56,10 +56,10 @@ CHANGES: dict[Kind, tuple[Change, ...]] = {Kind.WORK: ("result", "work"), Kind.L
 class About:
     """The description of a field of `Run`.
 
-    `flags` are spelled as on the command line, the first one is used in messages; without any, the name of the field
-    is the flag. `published` are flags of published scripts that mean the same. `unset` tells what None, the
-    default, stands for. `race` says how a race treats it: "common" to all its runs, a "grid" that the race itself
-    decides, or common in a "suite" file only. `samples` is the unit of the samples whose shape it describes.
+    `flags` are its flags, the first of which is used in messages; without any, the flag is the name of the field.
+    `published` are flags of other benchmarks that mean the same. `unset` says what None, the default, stands for.
+    `race` says how a race treats the field: "common" to all its runs, a "grid" that the race itself sets, or common in
+    a "suite" file only. `samples` is the unit of the samples whose shape the field describes.
     """
 
     kind: Kind
@@ -82,16 +82,16 @@ class About:
 
     @property
     def effects(self) -> tuple[Change, ...]:
-        """What another value of this field changes."""
+        """Return what another value of this field changes."""
         return CHANGES.get(self.kind, ()) if self.changes is None else self.changes
 
     @property
     def in_grid(self) -> bool:
-        """Whether a race decides it for every cell, so that it cannot be set for all cells at once."""
+        """Return whether a race sets the field for each cell, so that it cannot be set for all cells at once."""
         return self.race == "grid" or self.kind in (Kind.STRATEGY, Kind.AXIS)
 
     def problem(self, value: float) -> str:
-        """Why a number is out of bounds; nothing if it is inside."""
+        """Return why a number is out of bounds, or an empty text if it is inside."""
         low = (self.least is not None and not value >= self.least) or (
             self.above is not None and not value > self.above
         )

@@ -41,7 +41,7 @@ def _row(name: str) -> str:
 
 
 def _bounds(name: str) -> str:
-    """The smallest value, where it is not plain that there must be one."""
+    """Return the bounds of a field that has both, as a sentence."""
     known = about(name)
     if known.least is None or known.most is None:
         return ""

@@ -11,7 +11,10 @@ from paceline.workload import sources
 
 
 def check_own_models(runs: Iterable[Run]) -> None:
-    """Refuse a function of the user that raises, or returns what cannot be trained. Listed models load no torch."""
+    """Refuse a function of the user that raises, or returns something that cannot be trained.
+
+    Listed models are not built, and load no torch.
+    """
     different = {(run.model, run.source, *(getattr(run, name) for name in SHAPES)): run for run in runs}
     for run in different.values():
         if _is_own(run.model):
@@ -44,7 +47,7 @@ def _alone(model: str) -> str:
 
 
 def _line(problem: Exception) -> str:
-    """Where the error was raised."""
+    """Return the file and line where the error was raised."""
     trace = problem.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -1,6 +1,6 @@
-"""Run: the whole description of a run, as values, as JSON and as one line of text.
+"""Run: the whole description of a run, as values, as JSON and as a command.
 
-Only what the user asked for is in it; what None means is decided where the value is used.
+It holds only what the user set; the meaning of None is decided where the value is used.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ WORK, LENGTH, LAUNCHER = Kind.WORK, Kind.LENGTH, Kind.LAUNCHER
 
 
 def field(default: Any, kind: Kind, help: str, **known: Any) -> Any:
-    """A field of a run with its default and all that is known of it."""
+    """Make a field of Run with its default and its description."""
     return Field(default, json_schema_extra={"about": cast(Any, About(kind=kind, help=help, **known))})
 
 
 class Run(BaseModel):
-    """One configuration. Each field says all that is known of it: everything about flags is made from these lines."""
+    """One configuration. Flags, checks and docs are all made from the description of each field here."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -285,16 +285,16 @@ class Run(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _older_names(cls, values: Any) -> Any:
-        """Read settings under the name that they had in older records and scripts."""
+        """Accept settings under the names that they had in older records and scripts."""
         return renamed(values) if isinstance(values, dict) else values
 
     @property
     def text(self) -> str:
-        """The command that does this run again."""
+        """The command that repeats this run."""
         return self.command()
 
     def command(self, chosen: Collection[str] = ()) -> str:
-        """The command that does this run again; it names what is no default, and what was `chosen`."""
+        """Return the command that repeats this run; it names `chosen` fields, and those that are not the default."""
         words = ["paceline", "run", "-np", str(self.workers)]
         changed = self.model_dump(exclude={"workers"}, exclude_defaults=True)
         for name in Run.model_fields:
@@ -308,12 +308,12 @@ class Run(BaseModel):
 
     @property
     def reference(self) -> str | None:
-        """The reference that is raced instead of a strategy of ours, if one is."""
+        """The reference that this run measures instead of a strategy, or None."""
         return self.strategy if self.strategy in REFERENCES else None
 
     @property
     def cluster(self) -> Cluster:
-        """Where ranks are: on one host, on hosts of a lab, or on pretended nodes (`2x4` is two of four ranks each)."""
+        """The placement of ranks: on one host, on hosts of a lab, or on simulated nodes (`2x4`: 2 nodes of 4 ranks)."""
         hosts = hosts_of(self)
         if hosts:
             return cluster_of(seats_on(mapped(hosts, _countable(max(1, self.workers)), self.map_by)))
@@ -328,7 +328,7 @@ class Run(BaseModel):
 
     @property
     def per_worker(self) -> int:
-        """Samples of one worker per backward."""
+        """Samples of one worker per backward pass."""
         if self.batch_size is not None:
             return self.batch_size
         if self.global_batch is not None:
@@ -342,7 +342,7 @@ class Run(BaseModel):
 
 
 def hosts_of(run: Run) -> tuple[Host, ...]:
-    """The hosts of a run as one of its three flags names them; none if it runs on this machine."""
+    """Return the hosts that one of three flags names, or the launcher knows; none if the run is on this machine."""
     chosen = [name for name in ("hosts", "hostfile", "cluster_file") if getattr(run, name)]
     if len(chosen) > 1:
         raise WrongCommand(
@@ -362,7 +362,7 @@ def hosts_of(run: Run) -> tuple[Host, ...]:
 
 
 def _hosts_of_launcher(text: str | None) -> tuple[Host, ...]:
-    """The hosts that a launcher knows by itself: those of the allocation that this process is in."""
+    """Return the hosts that a launcher finds by itself: those of the allocation that this process runs in."""
     if text is None:
         return ()
     launcher: Launcher = LAUNCHERS.make(text)
@@ -375,7 +375,7 @@ def about(name: str) -> About:
 
 
 def flag_of(name: str) -> str:
-    """A field, or any other parameter of a verb, as it is spelled on the command line."""
+    """Return the flag of a field of Run, or of any other parameter of a verb."""
     flags = about(name).flags if name in Run.model_fields else ()
     return flags[0] if flags else "--" + name.replace("_", "-")
 
@@ -385,12 +385,12 @@ def flags_of(names: Iterable[str]) -> str:
 
 
 def fields(*kinds: Kind) -> tuple[str, ...]:
-    """The names of the fields of these kinds."""
+    """Return the names of the fields of these kinds."""
     return tuple(name for kind in kinds for name in Run.model_fields if about(name).kind is kind)
 
 
 def changing(effect: Change) -> tuple[str, ...]:
-    """The names of the fields with this effect on a run."""
+    """Return the names of the fields with this effect on a run."""
     return tuple(name for name in Run.model_fields if effect in about(name).effects)
 
 
@@ -403,7 +403,7 @@ GRID = tuple(name for name in Run.model_fields if about(name).in_grid)  # decide
 
 
 def renamed(values: dict[str, Any]) -> dict[str, Any]:
-    """The settings with every older name replaced; a value under the older name wins over None."""
+    """Return the settings with older names replaced; a value under the older name replaces None under the new one."""
     for older, name in OLDER.items():
         if older in values:
             rest = {key: value for key, value in values.items() if key != older}
@@ -420,5 +420,5 @@ def _countable(ranks: int) -> int:
 
 
 def _written(value: Any) -> str:
-    """As short as it can be and still the same number."""
+    """Format a value; a float without a fraction is written as a whole number."""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

@@ -1,4 +1,4 @@
-"""The names people know, each one line of axes."""
+"""The named strategies, each a set of axes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from paceline.run.run import REFERENCES
 
 @dataclass(frozen=True)
 class Strategy:
-    """A bundle of axes. `stands_for` is the published system; `same_result` as all-reduce or not.
+    """A named set of axes. `stands_for` is the published system; `same_result` says whether it ends where all-reduce
+    ends.
 
-    `choose` says when it is worth trying. `across` replaces the exchange where ranks are on several nodes, if the
+    `choose` says when it is worth trying. `across` replaces the exchange if ranks are on several nodes, where the
     published system did so.
     """
 
@@ -29,7 +30,7 @@ class Strategy:
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """All that a run of this strategy is made of."""
+        """Return the values of all axes of this strategy."""
         return self.rule, self.exchange, self.schedule, self.compressor, self.membership, self.across
 
 

@@ -1,1 +1,1 @@
-"""The network as collectives see it: sweeps of sizes, fits, and pairs of ranks that are slower than the rest."""
+"""Measurements of the network: collectives at several sizes, fits of links, and pairs that are slower than the rest."""

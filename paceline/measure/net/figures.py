@@ -48,7 +48,7 @@ def sizes_between(least: int, most: int, factor: int) -> tuple[int, ...]:
 
 
 def bus_factor(verb: str, ranks: int) -> float:
-    """Return what the busiest link carries for each byte of the message; 0 for one rank, which uses no link."""
+    """Return the bytes that the busiest link carries for each byte of the message; 0 for one rank."""
     if ranks < 2:
         return 0.0
     if verb == "all_reduce":
@@ -83,7 +83,7 @@ class Row:
 
 
 def cost_of(verb: str, ranks: int, nbytes: int) -> Cost:
-    """Return rounds and bytes of a verb as a ring or a tree moves it, for the fit of a link."""
+    """Return the rounds and bytes of a verb, as a ring or a tree moves it; a link is fitted to them."""
     if verb == "all_reduce":
         return patterns.ring_cost(ranks, nbytes)
     if verb in ("all_gather", "reduce_scatter"):
@@ -113,7 +113,7 @@ class Pair:
 
 
 def slow_pairs(pairs: Sequence[Pair]) -> list[tuple[Pair, str]]:
-    """Return pairs that are slower than the rest, and why."""
+    """Return pairs that are slower than the rest, each with the reason."""
     if len(pairs) < 3:
         return []
     usual, fastest = median(pair.latency for pair in pairs), median(pair.bandwidth for pair in pairs)

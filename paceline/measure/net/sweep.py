@@ -1,4 +1,4 @@
-"""What every rank of a network sweep does: time each verb at each size, check the numbers, time pairs."""
+"""The part of a network sweep that runs on every rank: time each verb at each size, check results, time pairs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _mean(comm: Any, seconds: float) -> float:
 
 
 def prepared(comm: Any, verb: str, numel: int) -> tuple[Callable[[], None], Callable[[], int]]:
-    """Return a call of the verb, and a function that counts the wrong numbers of its last result on all ranks."""
+    """Return a call of the verb, and a function that counts wrong elements of its last result, over all ranks."""
     rank, size = comm.rank, comm.size
     src, dst = comm.allocate(numel, torch.float32), comm.allocate_result(numel, torch.float32)
     src.copy_(numbers(rank, numel))
@@ -102,7 +102,7 @@ def _total(size: int, numel: int) -> Tensor:
 
 
 def pairs(comm: Any, clock: Clock, small: int = 1024, large: int = 1 << 22) -> Iterator[Pair]:
-    """Yield each pair of hosts, or of ranks if there is one host: a message goes there and back. Collective."""
+    """Yield each pair of hosts, or of ranks if there is one host; messages go there and back. Collective."""
     ends = _ends(comm)
     for first in ends:
         for second in ends:

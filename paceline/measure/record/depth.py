@@ -1,4 +1,4 @@
-"""How deeply JSON is nested: recursive code must not meet a file that is nested a thousand times."""
+"""The depth of nested JSON: a file with a thousand levels must not reach recursive code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def is_too_deep(text: bytes, value: object) -> bool:
 
 
 def _may_be_deep(text: bytes) -> bool:
-    """Count brackets alone, a level at a time: quick, and only wrong where a string has brackets in it."""
+    """Count brackets only, one level at a time. It is quick, and wrong only if strings contain brackets."""
     brackets = text.translate(None, _NO_BRACKETS)
     for _ in range(DEEPEST):
         if not brackets:

@@ -19,12 +19,12 @@ EventRow = tuple[float, str, int, int, float]  # the same as a rank notes it
 
 
 def events_of(record: Path) -> Path:
-    """The path of the events of a record."""
+    """Return the path of the events of a record."""
     return record.with_suffix(".events.jsonl")
 
 
 def find_events(record: Path, name: str | None) -> Path | None:
-    """The event file that a record names, if it lies beside the record."""
+    """Return the event file that a record names, if it lies beside the record."""
     path = None if name is None else record.parent / Path(name).name
     return path if path is not None and os.path.isfile(path) else None
 
@@ -37,7 +37,7 @@ def write_events(record: Path, events: Sequence[Sequence[Sequence[Any]]]) -> Non
 
 
 def read_events(path: Path | None) -> list[list[Event]]:
-    """Events of each rank, [seconds, kind, step, what, detail]; lines that are damaged are left out.
+    """Return the events of each rank, [seconds, kind, step, what, detail], without damaged lines.
 
     A file that cannot be read at all is refused.
     """
@@ -56,7 +56,7 @@ def read_events(path: Path | None) -> list[list[Event]]:
 
 
 def _time(value: Any) -> Any:
-    """A number that a clock can show; whole numbers stay what they are."""
+    """Return a number that a clock can show; whole numbers stay whole."""
     number = value if isinstance(value, int) else float(value)
     if not abs(number) < 1e15:
         raise ValueError(value)

@@ -39,7 +39,7 @@ class InputData(BaseModel):
 
 
 class Experiment(BaseModel):
-    """All fields are optional. Time, results and the machine are in the record anyway; here they can be told."""
+    """A description of an experiment by its author. All fields are optional; the record has its own machine."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -67,7 +67,7 @@ def read_experiment(path: Path) -> Experiment:
 
 
 def with_comparison(experiment: Experiment, figures: Mapping[str, Mapping[str, float | None]]) -> dict[str, Any]:
-    """The fields that were given, and each expected figure beside the measured one."""
+    """Return the fields that are set, with each expected figure beside the measured one."""
     values = experiment.model_dump(mode="json", exclude_defaults=True)
     if experiment.expected is not None:
         values["compared"] = compared(experiment.expected, figures)
@@ -77,7 +77,7 @@ def with_comparison(experiment: Experiment, figures: Mapping[str, Mapping[str, f
 def compared(
     expected: Expected, figures: Mapping[str, Mapping[str, float | None]]
 ) -> list[dict[str, float | str | None]]:
-    """One row per expected figure: as expected, below, above, or not measured."""
+    """Return one row per expected figure: as expected, below, above, or not measured."""
     rows: list[dict[str, float | str | None]] = []
     for name in ("rate", "per_worker", "efficiency", "step"):
         wanted = getattr(expected, name)

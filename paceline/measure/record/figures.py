@@ -60,7 +60,7 @@ class Series(Part, total=False):
 
 
 class Communication(Part, total=False):
-    """Seconds per step of communication; None where a reference waits inside backward."""
+    """Seconds of communication per step; None if a reference waits inside backward."""
 
     exposed: Number | None
     overlapped: Number | None
@@ -70,7 +70,7 @@ class Communication(Part, total=False):
 
 
 class Task(Part, total=False):
-    """The columns of published tables, in seconds of `batches` batches."""
+    """The columns of published tables, in seconds per `batches` batches."""
 
     batches: int
     task: Number
@@ -133,7 +133,7 @@ class Speedup(Part):
 
 
 class Efficiency(Part, total=False):
-    """The rate divided by the number of workers and by the rate of one worker, which `baseline` names."""
+    """The rate divided by the number of workers and by the rate of one worker; `baseline` names the record of that."""
 
     value: Number
     low: Number | None
@@ -151,7 +151,7 @@ class Tuning(Part, total=False):
 
 
 class PlanPart(Part, total=False):
-    """Schedule and chunks; for schedules that cross the step also what each chunk waits for."""
+    """Schedule and chunks; if the schedule crosses the step, also what each chunk waits for."""
 
     schedule: str
     chunks: int | None
@@ -187,7 +187,7 @@ class NetworkPart(Part, total=False):
 
 
 class ReplicasPart(Part, total=False):
-    """How far models of ranks are apart; the distance is NaN if the run diverged."""
+    """The distance between the models of ranks; it is NaN if the run diverged."""
 
     identical: bool
     distance: float | None
@@ -242,7 +242,7 @@ class ExperimentPart(Part, total=False):
 
 
 class RacePart(Part, total=False):
-    """The turn of a race, or of `reproduce`, that a run had."""
+    """The place of a run in a race or in `reproduce`: its round, sitting, heat and label."""
 
     name: str
     round: int
@@ -259,7 +259,7 @@ class RacePart(Part, total=False):
 
 
 class BusyPart(Part, total=False):
-    """How busy the machine was with other work during the run; absent where the kernel does not tell."""
+    """How busy the machine was with other work during the run; absent if the kernel does not tell."""
 
     load: Number  # average of the last minute, before the run
     steal: Number  # share of the cores' time that the host gave to others

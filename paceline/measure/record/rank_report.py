@@ -25,7 +25,7 @@ class Coding(TypedDict, total=False):
 
 
 class Staleness(TypedDict, total=False):
-    """The bound of rule server, and when each step's gradients left and its parameters were back."""
+    """The bound of rule server, and when the gradients of each step left and its parameters came back."""
 
     bound: float | None
     pushed: list[float]
@@ -54,7 +54,7 @@ class Grade(_Grade, total=False):
 
 
 class Replicas(TypedDict, total=False):
-    """Whether all ranks hold the same bits, and how far the farthest lies from their mean."""
+    """Whether all ranks hold the same bits, and the largest distance of a rank from their mean."""
 
     identical: bool
     distance: float | None
@@ -113,7 +113,7 @@ class RankReport:
 
 
 def read_report(path: Path) -> RankReport:
-    """The report that a rank of the same version has written."""
+    """Return the report that a rank has written; it must have the same version."""
     values = json.loads(path.read_text())
     events: list[EventRow] = [(at, kind, step, what, detail) for at, kind, step, what, detail in values.pop("events")]
     meetings: list[tuple[float, float]] = [(entered, left) for entered, left in values.pop("meetings")]

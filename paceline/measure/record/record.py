@@ -1,4 +1,4 @@
-"""The record: one JSON per run, the only thing (with its event file) that reports read."""
+"""The record: one JSON file per run. Reports read nothing but records and their event files."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _UNKNOWN_TO_A_FORECAST = {"resources"}
 
 
 class Record(BaseModel):  # type: ignore[explicit-any]  # BaseModel has it, the fields have not
-    """What one run leaves behind. Times are in seconds, sizes in bytes. docs/concepts/record.md explains each field.
+    """The result of one run. Times are in seconds, sizes in bytes. docs/concepts/record.md explains each field.
 
     A run that failed has `failure` and none of the figures. A forecast has no memory, series, loss or clock.
     """
@@ -116,17 +116,17 @@ class Record(BaseModel):  # type: ignore[explicit-any]  # BaseModel has it, the 
 
     @property
     def turn(self) -> Turn | None:
-        """The round of a race, in one sitting, and whether processes were shared: the same for runs to be paired."""
+        """The round of a race, its sitting, and whether processes were shared; runs with equal turns are paired."""
         race = self.race
         return (race.get("name"), race.get("round"), race.get("sitting"), race.get("shared", False)) if race else None
 
     @property
     def outcome(self) -> str:
-        """The verdict in words: too few steps to tell is not the same as unsteady."""
+        """The verdict in words; "too few steps" is not the same as "unsteady"."""
         return self.verdict if self.series.get("judged", True) else "not judged"
 
     def without_secrets(self) -> Record:
-        """What others may see: no token in an address, no password in a command, no key in a line of a log."""
+        """Return the record without tokens in addresses, passwords in commands and keys in lines of a log."""
         values = self.model_dump(mode="json", by_alias=True)
         # Words of ours stay, whatever a variable holds: names of fields (an experiment has others), and some values.
         secrets = secrets_of(os.environ)
@@ -140,7 +140,7 @@ class Record(BaseModel):  # type: ignore[explicit-any]  # BaseModel has it, the 
 
 
 def _lacking(record: Record) -> Iterator[str]:
-    """Name each figure that this record of a run that ended should have and does not."""
+    """Yield the name of each figure that a run which ended must have and this record lacks."""
     if record.workers < 1:
         yield "workers: at least 1 is needed"
     optional = _UNKNOWN_TO_A_FORECAST if record.kind == "forecast" else set[str]()
@@ -160,10 +160,10 @@ def _lacking(record: Record) -> Iterator[str]:
 
 
 def read(path: Path) -> Record:
-    """A record from a file; another schema version or damage is named.
+    """Read a record from a file; raises if it is damaged or has another schema version.
 
-    Within a schema fields are only added, so one that is not known here is left out. A setting of the run that is not
-    known is refused: it changed what was run.
+    Within a schema version fields are only added, so unknown fields are left out. An unknown setting of the run is
+    refused, because it changed what was run.
     """
     return of_values(path, read_values(path))
 
@@ -193,10 +193,10 @@ def _parsed(text: bytes) -> object:
 
 
 def _cut(text: bytes, name: str) -> bytes:
-    """The text without a field that is an object, in the layout that records are written in; any other as it is.
+    """Return the JSON text without a field that holds an object, if the text has the layout of records, else as it is.
 
-    Only fields of the record itself stand behind one space there. If the rest is no JSON, the caller reads the whole
-    text.
+    In that layout only fields of the record itself are indented by one space. If the result is no JSON, the caller
+    reads the whole text.
     """
     start = text.find(f'\n "{name}": {{'.encode())
     stop = text.find(b'\n "', start + 1)
@@ -204,7 +204,7 @@ def _cut(text: bytes, name: str) -> bytes:
 
 
 def of_values(path: Path, values: object) -> Record:
-    """Make a record of the values of a file. Raises with the first thing that is wrong."""
+    """Make a record from the values of a file. Raises with the first problem."""
     if not isinstance(values, dict) or "schema" not in values:
         why = "schema is missing" if isinstance(values, dict) else "it is no JSON object"
         raise WrongCommand(f"{path} is not a record", why=why)
@@ -221,7 +221,7 @@ def of_values(path: Path, values: object) -> Record:
 
 
 def _misread(path: Path, values: dict[str, object], problem: ValidationError) -> WrongCommand:
-    """Name what is wrong with a file: a setting of a newer paceline, or else the first thing that is damaged."""
+    """Return an error that names the problem: a setting of a newer paceline, or the first damaged field."""
     errors = problem.errors()
     for error in errors:
         if error["type"] == "extra_forbidden" and error["loc"][0] == "run":
@@ -232,7 +232,7 @@ def _misread(path: Path, values: dict[str, object], problem: ValidationError) ->
 
 
 def _writer(values: dict[str, object]) -> str:
-    """The paceline that wrote a record, as far as it tells."""
+    """Return the version of paceline that wrote a record, if the record tells."""
     environment = values.get("environment")
     version = environment.get("paceline") if isinstance(environment, dict) else None
     known = isinstance(version, str) and version != VERSION
@@ -254,7 +254,7 @@ def _unwritten(path: Path, problem: OSError) -> PacelineError:
 
 
 def write(path: Path, text: str) -> None:
-    """All of it or nothing; what is no plain file (/dev/stdout, a link) stays what it is."""
+    """Write the whole text or nothing; a device, pipe or link (/dev/stdout) is written to, not replaced."""
     try:
         if is_special(path):
             path.write_text(text, encoding="utf-8")
@@ -270,12 +270,12 @@ def write(path: Path, text: str) -> None:
 
 
 def is_special(path: Path) -> bool:
-    """Whether something is there that must not be replaced by a file: a device, a pipe, a link."""
+    """Return whether the path is a device, a pipe or a link, which must not be replaced by a file."""
     return os.path.islink(path) or (os.path.exists(path) and not os.path.isfile(path))
 
 
 def check_writable(path: Path, flag: str = "--json") -> None:
-    """Refuse before the work what could not be written after it."""
+    """Refuse, before any work, a file that could not be written at the end."""
     if os.path.isdir(path):
         raise WrongCommand(f"{flag} {path}", why="it is a folder", remedy=f"{flag} {path / 'FILE'}")
     folder = path.parent

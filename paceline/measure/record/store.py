@@ -43,13 +43,13 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Store:
-    """What a folder holds, newest first."""
+    """The records of some folders, newest first."""
 
     records: tuple[Stored, ...] = ()
     skipped: tuple[Skipped, ...] = ()
 
     def find(self, text: str) -> Stored:
-        """The record with this id, or the only one whose id begins or ends so."""
+        """Return the record with this id, or the only one whose id begins or ends with the text."""
         ids = {stored.record.id: stored for stored in self.records}
         if text in ids:
             return ids[text]
@@ -63,9 +63,9 @@ class Store:
 
 
 def open_store(places: Iterable[Path], without: str = "") -> Store:
-    """All records in these folders and files; a record that is met twice counts once.
+    """Return all records in these folders and files, each once.
 
-    `without` is an optional field that the caller does not look at: most of a record is its profile.
+    `without` is an optional field that the caller does not need, such as the profile, which is most of a record.
     """
     records: dict[str, Stored] = {}
     skipped: list[Skipped] = []
@@ -82,7 +82,7 @@ def open_store(places: Iterable[Path], without: str = "") -> Store:
 
 @contextmanager
 def _no_collections() -> Iterator[None]:
-    """Records are trees without cycles: looking for cycles among them takes a third of the time and finds none."""
+    """Switch the garbage collector off: records have no cycles, and the search for cycles takes a third of the time."""
     if not gc.isenabled():
         yield
         return
@@ -112,7 +112,7 @@ def _read(path: Path, without: str) -> Stored | Skipped | None:
 
 
 def choose(texts: Sequence[str], runs: Path) -> tuple[list[Stored], list[Skipped]]:
-    """Records by folder, file or id (looked up in `runs`), in the order in which they were named."""
+    """Return the records that folders, files or ids name, in that order; ids are looked up in `runs`."""
     store = open_store([runs]) if os.path.isdir(runs) and not all(map(os.path.exists, texts or [""])) else Store()
     chosen: dict[str, Stored] = {}
     skipped: list[Skipped] = []
@@ -132,7 +132,7 @@ def choose(texts: Sequence[str], runs: Path) -> tuple[list[Stored], list[Skipped
 
 
 def one(text: str, runs: Path) -> Stored:
-    """The record that a file or an id names."""
+    """Return the record that a file or an id names."""
     path = Path(text)
     if os.path.isfile(path):
         return Stored(read(path), path)
@@ -140,7 +140,7 @@ def one(text: str, runs: Path) -> Stored:
 
 
 class EventFiles(Mapping[str, list[list[Event]]]):
-    """Events by the id of their record, read when they are looked at; `unread` gets the files that cannot be."""
+    """Events by the id of their record, read on first use; `unread` collects the files that cannot be read."""
 
     def __init__(self, stored: Iterable[Stored], unread: list[Skipped]) -> None:
         self._paths = {entry.record.id: path for entry in stored if (path := entry.events_path)}

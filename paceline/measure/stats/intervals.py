@@ -112,7 +112,10 @@ def ratio_interval(over: Sequence[float], under: Sequence[float]) -> Interval:
 
 
 def log_interval(logs: Sequence[float]) -> Interval:
-    """Return the ratio that logarithms average to, with its t interval; below three there is none."""
+    """Return the geometric mean of ratios given as logarithms, with its t interval.
+
+    Fewer than three logarithms give no interval.
+    """
     centre = math.exp(fmean(logs))
     if len(logs) < FEWEST:
         return Interval(centre, None, None)
@@ -121,7 +124,7 @@ def log_interval(logs: Sequence[float]) -> Interval:
 
 
 def rate_interval(rates: Sequence[float]) -> Interval:
-    """Return the mean rate over starts; its interval is that of their logarithms, so that it never reaches zero."""
+    """Return the mean rate over starts, with the interval of the logarithms of rates, which never reaches zero."""
     centre, inner = fmean(rates), log_interval([math.log(rate) for rate in rates])
     if inner.low is None or inner.high is None:
         return Interval(centre, None, None)

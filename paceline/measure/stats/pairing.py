@@ -31,9 +31,11 @@ def log_ratio(mine: Sequence[float], theirs: Sequence[float]) -> float:
 
 
 def inner_error(mine: Sequence[float], theirs: Sequence[float]) -> float | None:
-    """Return the standard error that the turns of one start leave in its log ratio, or None below three turns.
+    """Return the standard error that the turns of one start leave in its log ratio, or None with fewer than three
+    turns.
 
-    The variance of a trimmed mean is that of the winsorized values over the kept share squared (Tukey, McLaughlin).
+    The variance of a trimmed mean is that of the winsorized values, divided by the square of the kept share (Tukey,
+    McLaughlin).
     """
     logs = np.sort([math.log(b / a) for a, b in zip(mine, theirs, strict=True)])
     count = len(logs)

@@ -41,7 +41,7 @@ Array = np.ndarray
 
 
 def reach(count: int, alpha: float) -> float:
-    """Return the half-width of the bounds in deviations of one start; infinite with too few starts."""
+    """Return the half-width of the bounds, in standard deviations of one start; infinite with too few starts."""
     if count < LEAST_STARTS:
         return math.inf
     wide = 1 + count * EFFECT
@@ -65,14 +65,14 @@ def bounds(logs: Any, alpha: float = 1 - CONFIDENCE) -> tuple[Array, Array]:
 
 
 def answers(low: Any, high: Any, margin: float) -> tuple[Array, Array, Array]:
-    """Return where bounds say faster, slower, and level: the difference is below the margin (0.03 is 3 %)."""
+    """Return where the bounds say faster, slower, and level, which is a difference below the margin (0.03 is 3 %)."""
     low, high, edge = np.asarray(low), np.asarray(high), math.log1p(margin)
     faster, slower = low > 0, high < 0
     return faster, slower, ~faster & ~slower & (low > -edge) & (high < edge)
 
 
 def anytime_ratio(logs: Sequence[float], pairs: int = 1) -> Interval:
-    """Return the mean ratio with bounds that hold after every start; `pairs` of the heat share the error."""
+    """Return the mean ratio with bounds that hold after every start; `pairs` comparisons share the error."""
     centre = math.exp(sum(logs) / len(logs))
     low, high = bounds(logs, (1 - CONFIDENCE) / max(1, pairs))
     if not np.isfinite(low):
@@ -81,9 +81,9 @@ def anytime_ratio(logs: Sequence[float], pairs: int = 1) -> Interval:
 
 
 def anytime_quotient(over: Sequence[float], under: Sequence[float], pairs: int = 1) -> Interval:
-    """Return the ratio of two sides that never ran in the same start, from the logarithms of their rates.
+    """Return the ratio of two contenders that never ran in the same start, from the logarithms of their rates.
 
-    Each side has bounds of its own for half of the error; the ratio lies between the quotients of their ends.
+    Each has bounds of its own for half of the error probability; the ratio lies between the quotients of their ends.
     """
     centre = math.exp(sum(over) / len(over) - sum(under) / len(under))
     alpha = (1 - CONFIDENCE) / max(1, pairs) / 2
@@ -102,9 +102,10 @@ def answer(ratio: Interval | None, margin: float) -> Answer:
 
 
 def starts_needed(logs: Sequence[float], pairs: int, margin: float) -> int | None:
-    """Return an estimate of all starts that settle a pair if its ratio and spread stay as they are.
+    """Estimate how many starts, including those made, settle a pair if its ratio and spread stay as they are.
 
-    The nearer answer counts: a difference from 1, or a difference below the margin. None if even that is too far.
+    The answer that is reached first counts: a difference from 1, or a difference below the margin. None if both are too
+    far.
     """
     if len(logs) < LEAST_STARTS:
         return None

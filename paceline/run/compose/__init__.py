@@ -1,1 +1,1 @@
-"""Which combinations run, which are refused, and why."""
+"""Checks of combinations: which run, which are refused, and why."""

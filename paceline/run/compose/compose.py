@@ -41,9 +41,9 @@ OWN = ("model", "optimizer")  # what a script brings itself: nobody knows it bef
 
 
 def axes_of(run: Run, cluster: Cluster | None = None) -> Axes:
-    """The members that a run names: its strategy's, each replaced by an axis that is given.
+    """Return the members that a run names: those of its strategy, each replaced if the run sets that axis.
 
-    `cluster` is where ranks really are; without it, where the run says.
+    `cluster` is where ranks really are; without it, the run says where they are.
     """
     strategy = find(run.strategy or "allreduce")
     if strategy.across and not list(nodes(run, Machine())) and (cluster or run.cluster).count > 1:
@@ -58,17 +58,17 @@ def axes_of(run: Run, cluster: Cluster | None = None) -> Axes:
 
 
 def servers_of(run: Run) -> int:
-    """Processes that a sound run needs beside its workers."""
+    """Return the number of processes that a checked run needs beside its workers."""
     return 0 if run.reference else axes_of(run).exchange.servers
 
 
 def compose(
     run: Run, machine: Machine | None = None, cluster: Cluster | None = None, *, unknown: Collection[str] = ()
 ) -> Composed:
-    """The members of a sound run and the notes about them. Raises Refused with every problem.
+    """Return the members of a sound run and the notes about them. Raises Refused with every problem.
 
-    `cluster` is where ranks really are, once they have joined; before, it is where the run says. Fields in `unknown`
-    hold a default because their value is not known yet: no compressor is judged by them.
+    `cluster` is where ranks really are, once they have joined; without it, the run says where they are. Fields in
+    `unknown` hold a default because their value is not known yet; compressors are not checked against them.
     """
     machine = machine or Machine()
     axes, problems = _members(run, cluster)
@@ -92,7 +92,7 @@ def compose(
 
 
 def _members(run: Run, cluster: Cluster | None) -> tuple[Axes | None, list[str]]:
-    """The members of a run, and every word of it that no menu has."""
+    """Return the members of a run, and an error for every word of it that no menu has."""
     axes, problems = None, []
     try:
         axes = None if run.reference else axes_of(run, cluster)
@@ -106,7 +106,7 @@ def _members(run: Run, cluster: Cluster | None) -> tuple[Axes | None, list[str]]
 
 
 def check_comm(text: str) -> None:
-    """Refuse a comm that is not on the menu, and settings that it does not take."""
+    """Refuse a comm that is not on the menu. Only tcp takes settings."""
     spec = parse(text)
     COMMS.check(spec.word)
     settings = kind_of(text).settings
@@ -117,14 +117,14 @@ def check_comm(text: str) -> None:
 
 
 def check_words(run: Run) -> None:
-    """Refuse a word that no menu has, whatever stands beside it."""
+    """Refuse every word that no menu has, whatever the other settings are."""
     if not run.reference:
         axes_of(run)
     _other_words(run)
 
 
 def _other_words(run: Run) -> None:
-    """Words whose members are built by the workers: only their spelling is checked here."""
+    """Check the spelling of words whose members only the workers build."""
     if run.comm != "auto":
         check_comm(run.comm)
     if run.lab is not None:
@@ -140,7 +140,7 @@ def _other_words(run: Run) -> None:
 
 
 def _topology_is_used(run: Run, exchange: Costed) -> Iterator[PacelineError]:
-    """Refuse a topology that the exchange does not take, or has already."""
+    """Refuse a topology if the exchange takes none, or already names one."""
     if run.topology is None:
         return
     if run.exchange is not None and parse(run.exchange).called and exchange.takes_topology:
@@ -159,7 +159,7 @@ def _topology_is_used(run: Run, exchange: Costed) -> Iterator[PacelineError]:
 
 
 def _fits(run: Run, axes: Axes, cluster: Cluster | None, unknown: Collection[str]) -> Iterator[PacelineError]:
-    """What depends on the number of ranks; asked only where that number makes sense."""
+    """Yield the problems that depend on the number of ranks; called only if that number is valid."""
     if run.workers < 1 or list(nodes(run, Machine())):
         return
     cluster = cluster or run.cluster

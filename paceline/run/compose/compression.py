@@ -1,4 +1,4 @@
-"""Which compressors go with what: the refusals and notes that compose.py asks for, from traits alone."""
+"""Checks of compressors for compose.py: refusals and notes, from traits alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from paceline.workload.layouts import layout_of
 
 
 def contractive_feedback(axes: Axes) -> Iterator[PacelineError]:
-    """Feedback needs a contractive inner compressor."""
+    """Refuse feedback around a compressor that is not contractive."""
     inner = axes.compressor.wrapped
     if inner is None or (inner.loss == "lossy" and (inner.contractive or inner.shrinks)):
         return
@@ -29,7 +29,7 @@ def contractive_feedback(axes: Axes) -> Iterator[PacelineError]:
 
 
 def carried_payloads(axes: Axes) -> Iterator[PacelineError]:
-    """Only an exchange that gathers carries what cannot be summed."""
+    """Refuse payloads that cannot be summed, unless the exchange gathers."""
     if not axes.compressor.summable and not axes.exchange.gathers:
         yield WrongCommand(
             f"compressor {axes.compressor} over exchange {axes.exchange}",
@@ -39,7 +39,7 @@ def carried_payloads(axes: Axes) -> Iterator[PacelineError]:
 
 
 def whole_tensors(axes: Axes) -> Iterator[PacelineError]:
-    """A compressor that needs whole tensors on a schedule that cuts through them."""
+    """Refuse a compressor that needs whole tensors with a schedule that cuts through them."""
     if axes.compressor.aligned and axes.schedule.cuts_tensors:
         yield WrongCommand(
             f"compressor {axes.compressor} with schedule {axes.schedule}",
@@ -49,7 +49,7 @@ def whole_tensors(axes: Axes) -> Iterator[PacelineError]:
 
 
 def one_momentum(run: Run, axes: Axes) -> Iterator[PacelineError]:
-    """A compressor that takes over momentum, beside an optimizer that has its own."""
+    """Refuse a compressor that takes over momentum if the optimizer has its own."""
     if axes.compressor.takes_momentum and has_momentum(run.optimizer):
         yield WrongCommand(
             f"compressor {axes.compressor} with optimizer {run.optimizer}",
@@ -69,7 +69,7 @@ def momentum_of_one_gradient(axes: Axes) -> Iterator[PacelineError]:
 
 
 def has_momentum(optimizer: str) -> bool:
-    """Whether an optimizer as written keeps a mean of past gradients."""
+    """Return whether an optimizer, as written, keeps a mean of past gradients."""
     spec = parse(optimizer)
     settings = dict(spec.kwargs)
     if spec.word.lower() == "sgd" and len(spec.args) > 1:
@@ -82,7 +82,7 @@ _WITH_MEANS = ("adam", "adamw", "adamax", "nadam", "radam", "sparseadam", "muon"
 
 
 def finite_payloads(run: Run, axes: Axes) -> Iterator[PacelineError]:
-    """Loss scaling looks for infinity in the mean gradient; a lossy payload cannot carry it there."""
+    """Refuse loss scaling with a lossy compressor: the infinity of an overflow would be lost in its payload."""
     if run.precision == "fp16" and axes.compressor.loss == "lossy":
         yield WrongCommand(
             f"--precision fp16 with compressor {axes.compressor}",
@@ -92,7 +92,7 @@ def finite_payloads(run: Run, axes: Axes) -> Iterator[PacelineError]:
 
 
 def matrices_have_that_rank(run: Run, axes: Axes) -> Iterator[PacelineError]:
-    """A rank above every matrix of a listed model; others are looked at when they are wrapped."""
+    """Refuse a rank above that of every matrix of a listed model; other models are checked when they are wrapped."""
     slots = layout_of(run.model) if run.classes is None else None
     try:
         axes.compressor.check(slots or ())
@@ -101,7 +101,7 @@ def matrices_have_that_rank(run: Run, axes: Axes) -> Iterator[PacelineError]:
 
 
 def packs_on_cpus(axes: Axes, gpus: int) -> Iterator[PacelineError]:
-    """Lossy compressors pack with the CPU; gradients of a GPU would have to come over first."""
+    """Refuse lossy compressors on GPUs: they pack on the CPU, and gradients would have to be copied there first."""
     if gpus and axes.compressor.loss == "lossy":
         yield WrongCommand(
             f"compressor {axes.compressor} on GPUs",
@@ -120,12 +120,12 @@ RUN_CHECKS: dict[Callable[[Run, Axes], Iterator[PacelineError]], str] = {
 
 
 def for_precision(run: Run, compressor: Compressor) -> Compressor:
-    """The compressor itself; with fp16, whose loss is scaled, one that lets infinity through."""
+    """Return the compressor; with fp16, whose loss is scaled, a variant that lets infinity through."""
     return compressor.scaled() if run.precision == "fp16" else compressor
 
 
 def rounded_sums(run: Run, axes: Axes, gpus: int) -> Iterator[str]:
-    """Libraries that add by themselves add in the dtype that travels; everything else here adds in float32."""
+    """Note that gloo and nccl add in the dtype that travels, while all other sums here are in float32."""
     comm = run.comm if kind_of(run.comm).rounds_sums else "nccl" if gpus else "gloo" if run.lab else ""
     if comm and axes.exchange.one_sum and axes.compressor.loss == "rounding" and run.workers > 2:
         yield f"{comm} adds what {axes.compressor} rounded in half precision: a sum is rounded again at every hop"

@@ -1,4 +1,4 @@
-"""What a run may not ask for, whatever its members: the part of compose.py that looks at flags one by one."""
+"""Checks of single flags for compose.py, whatever the members are."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _counts(run: Run, machine: Machine) -> Iterator[PacelineError]:
 
 
 def check_variables(run: Run, environ: Mapping[str, str]) -> None:
-    """Refuse before the work variables that a worker would fail on after it."""
+    """Refuse environment variables that a worker would fail on later."""
     wanted = {"PACELINE_FLOPS": (0, 10**18)}
     if run.threads is None:
         wanted["OMP_NUM_THREADS"] = (1, THREADS)
@@ -164,7 +164,7 @@ def _lab(run: Run, machine: Machine) -> Iterator[PacelineError]:
 
 
 def _hosts(run: Run, machine: Machine) -> Iterator[PacelineError]:
-    """What does not go together with hosts that the user names."""
+    """Yield the flags that do not go together with named hosts."""
     known = hosts_of(run)
     if not known:
         return
@@ -189,7 +189,7 @@ def _compute_fits(run: Run, machine: Machine) -> Iterator[PacelineError]:
 
 
 def _source_fits(run: Run, machine: Machine) -> Iterator[PacelineError]:
-    """Files are looked at before any worker starts; what the model must take is what they hold."""
+    """Check the files of the source, and whether the model takes their samples, before any worker starts."""
     with suppress(UnknownName, BadMember):  # told with the other words
         source = sources.MENU.make(run.source)
         yield from _misfits(run, source)
@@ -223,7 +223,7 @@ def _misfits(run: Run, source: Source) -> Iterator[PacelineError]:
 
 
 def _model_takes_shapes(run: Run, machine: Machine) -> Iterator[PacelineError]:
-    """Refuse a shape of samples that a shipped model does not have; other models are asked when they are built."""
+    """Refuse a sample shape that an included model does not take; other models are checked when they are built."""
     shapes = [name for name in SHAPES if getattr(run, name) is not None]
     unit = _unit(run.model) if shapes else None
     for name in shapes:

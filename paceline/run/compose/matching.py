@@ -1,4 +1,4 @@
-"""Which rules, exchanges, schedules and topologies go together: the refusals of compose.py that look at traits."""
+"""Checks of rules, exchanges, schedules and topologies for compose.py, from traits alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from paceline.types import Chunk, Cluster, Layout, Slot
 
 
 def consensus_lanes(axes: Axes) -> Iterator[PacelineError]:
-    """A lane that needs consensus on an exchange without it diverges."""
+    """Refuse a lane that needs consensus on an exchange without consensus: training would diverge."""
     for lane in axes.rule.lanes:
         if lane.needs_consensus and not axes.exchange.consensus:
             yield WrongCommand(
@@ -27,7 +27,7 @@ def consensus_lanes(axes: Axes) -> Iterator[PacelineError]:
 
 
 def update_on_servers(run: Run, axes: Axes) -> Iterator[PacelineError]:
-    """A rule that updates on servers needs dedicated ones, and an optimizer that works on pieces of tensors."""
+    """A rule that updates on servers needs dedicated servers, and an optimizer that works on pieces of tensors."""
     if axes.rule.needs != "servers":
         return
     if not axes.exchange.dedicated:
@@ -63,7 +63,7 @@ def update_on_servers(run: Run, axes: Axes) -> Iterator[PacelineError]:
 
 
 def lossless_parameters(axes: Axes) -> Iterator[PacelineError]:
-    """No lossy compressor on a parameter lane."""
+    """Refuse a lossy compressor on a lane that carries parameters."""
     for lane in axes.rule.lanes:
         if axes.compressor.loss == "lossy" and not lane.lossy_ok:
             yield WrongCommand(
@@ -74,7 +74,7 @@ def lossless_parameters(axes: Axes) -> Iterator[PacelineError]:
 
 
 def stale_lanes(axes: Axes) -> Iterator[PacelineError]:
-    """What must be of one step on all ranks cannot go through an exchange that waits for nobody."""
+    """Refuse values that must belong to one step on all ranks, on an exchange that does not wait."""
     if not axes.exchange.asynchronous:
         return
     for lane in axes.rule.lanes:
@@ -99,7 +99,7 @@ def stale_lanes(axes: Axes) -> Iterator[PacelineError]:
 
 
 def elastic_steps_end(axes: Axes) -> Iterator[PacelineError]:
-    """Elastic excludes schedules that cross the step."""
+    """Elastic refuses schedules that go on exchanging while the next step runs."""
     if axes.membership.elastic and axes.schedule.crosses_step:
         yield WrongCommand(
             f"schedule {axes.schedule} with membership {axes.membership}",
@@ -109,7 +109,7 @@ def elastic_steps_end(axes: Axes) -> Iterator[PacelineError]:
 
 
 def elastic_means_one_sum(run: Run, axes: Axes) -> Iterator[PacelineError]:
-    """Elastic means rule grad and one sum over all members, of values that need no memory of earlier steps."""
+    """Elastic needs rule grad and one sum over all members, of values that need no memory of earlier steps."""
     if not axes.membership.elastic:
         return
     refused = {
@@ -141,7 +141,7 @@ def elastic_means_one_sum(run: Run, axes: Axes) -> Iterator[PacelineError]:
 
 
 def tensor_by_tensor(run: Run, axes: Axes) -> Iterator[PacelineError]:
-    """Nothing that needs all gradients at once where tensors are updated one by one."""
+    """Refuse what needs all gradients at once, with a schedule that updates tensors one by one."""
     if not axes.schedule.crosses_step:
         return
     conditions = {
@@ -161,7 +161,7 @@ def tensor_by_tensor(run: Run, axes: Axes) -> Iterator[PacelineError]:
 
 
 def two_phases(axes: Axes) -> Iterator[PacelineError]:
-    """A schedule that decouples needs an exchange that can stop halfway, with plain numbers."""
+    """A decoupled schedule needs an exchange that can stop halfway, and values that are not compressed."""
     if not axes.schedule.decouples:
         return
     if axes.exchange.decoupled() is None:
@@ -179,7 +179,7 @@ def two_phases(axes: Axes) -> Iterator[PacelineError]:
 
 
 def common_order(axes: Axes) -> Iterator[PacelineError]:
-    """Chunks that leave in an order of their own must each be one call of the comm."""
+    """If chunks leave in an order of their own, each chunk must be one call of the comm."""
     schedule, compressor = axes.schedule, axes.compressor
     if schedule.crosses_step and not axes.exchange.one_call:
         yield WrongCommand(
@@ -196,7 +196,7 @@ def common_order(axes: Axes) -> Iterator[PacelineError]:
 
 
 def _rounds(compressor: Compressor) -> int:
-    """Rounds of one small chunk among four ranks: between two, one that merges pair by pair has only one."""
+    """Return the rounds of a small chunk among four ranks; with two, a compressor that merges in pairs has only one."""
     return len(compressor.wires(Layout((Slot("x", 64),)), Chunk(0, 0, 64), 4))
 
 
@@ -205,7 +205,7 @@ def _word(text: str) -> str:
 
 
 def one_step_for_all(run: Run, axes: Axes) -> Iterator[PacelineError]:
-    """Loss scaling needs a gradient that is the same on every rank, to skip on all together."""
+    """Loss scaling needs a gradient that is the same on every rank, so that all ranks skip together."""
     if run.precision == "fp16" and axes.rule.leaves != "backward":
         yield WrongCommand(
             f"--precision fp16 with rule {axes.rule}",
@@ -238,7 +238,7 @@ def one_sided_comm(run: Run, axes: Axes) -> Iterator[PacelineError]:
 
 
 def sound_weights(axes: Axes, cluster: Cluster) -> Iterator[PacelineError]:
-    """What the rule asks of the weights, the topology must have."""
+    """Check that the weights of the topology have the properties that the rule needs."""
     if axes.rule.needs == "neighbors" and not axes.exchange.takes_topology:
         yield WrongCommand(
             f"rule {axes.rule} over exchange {axes.exchange}",
@@ -263,7 +263,7 @@ def sound_weights(axes: Axes, cluster: Cluster) -> Iterator[PacelineError]:
 
 
 def mixers(axes: Axes, cluster: Cluster) -> int:
-    """How many take part in neighbor averaging: ranks, or nodes where it is between nodes."""
+    """Return how many take part in neighbor averaging: all ranks, or all nodes if it is between nodes."""
     return cluster.size if axes.exchange.takes_topology else cluster.count
 
 
