@@ -140,6 +140,17 @@ def elastic_means_one_sum(run: Run, axes: Axes) -> Iterator[PacelineError]:
             yield WrongCommand(f"{what} with membership {axes.membership}", why=why, remedy=remedy)
 
 
+def only_elastic_jobs_go_on(run: Run, axes: Axes) -> Iterator[PacelineError]:
+    """Nothing is started again in a job of fixed members, and it has no journal."""
+    for flag, value in (("--restart", run.restart), ("--job", run.job)):
+        if value is not None and not axes.membership.elastic:
+            yield WrongCommand(
+                f"{flag} {value} with membership {axes.membership}",
+                why="the ranks that start are the ranks that finish",
+                remedy="--membership elastic",
+            )
+
+
 def tensor_by_tensor(run: Run, axes: Axes) -> Iterator[PacelineError]:
     """Refuse what needs all gradients at once, with a schedule that updates tensors one by one."""
     if not axes.schedule.crosses_step:
@@ -282,4 +293,5 @@ RUN_CHECKS: tuple[Callable[[Run, Axes], Iterator[PacelineError]], ...] = (
     one_sided_comm,
     tensor_by_tensor,
     elastic_means_one_sum,
+    only_elastic_jobs_go_on,
 )

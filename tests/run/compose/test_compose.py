@@ -347,3 +347,11 @@ def test_compressors_leave_notes(text, notes):
     found = compose(Run(workers=2, compress=text, model="mlp")).notes
     assert len(found) == len(notes)
     assert all(note in line for note, line in zip(notes, found, strict=True))
+
+
+@pytest.mark.parametrize("field", [{"restart": "3"}, {"job": "folder"}])
+def test_what_only_elastic_jobs_have_is_refused_with_fixed_members(field):
+    ((name, value),) = field.items()
+    with pytest.raises(Refused, match=f"--{name} {value} with membership fixed"):
+        compose(Run(model="mlp", workers=2, **field))
+    assert compose(Run(model="mlp", workers=2, membership="elastic", **field)).axes is not None
