@@ -24,6 +24,7 @@ from paceline.strategy.rules._context import Context
 from paceline.train.bound import Bound
 from paceline.train.checks import check_closure, evaluates_once
 from paceline.train.evaluate import averaged_statistics
+from paceline.train.holding import Holding
 from paceline.train.overflow import overflowed, take_part
 from paceline.train.passes import Passes
 from paceline.train.saving import check_own, check_vectors, load, save
@@ -69,7 +70,8 @@ class Pace(Bound):
         self._log: list[Noted] | None = None
         self.on_step: Callable[[], None] | None = None
         self.share: Callable[[], float | None] | None = None  # this rank's fraction of a step's samples; None: equal
-        self._defers, self._holds, self.closed = False, False, False
+        self._defers, self.closed = False, False
+        self._holding = Holding(self.trained, self._local_weight)
         self._left = self._waited = 0.0  # when backward had sent its gradients, and when they were back
         self._takeover = Takeover(optimizer, self._optimizer_step)
         self.duty = axes.rule.bind(
@@ -101,8 +103,14 @@ class Pace(Bound):
 
     def _weight(self) -> float:
         """Return the factor of this rank's gradient in the mean of all samples of a step."""
-        share = None if self.share is None else self.share()
+        share = None if self.share is None or self._holding.weighed else self.share()
         return 1.0 / (self.comm.size * self.accumulate) if share is None else share / self.accumulate
+
+    def _local_weight(self) -> float:
+        """Return what a gradient of this rank's batch counts against one of an equal part of the samples."""
+        share = None if self.share is None else self.share()
+        factor = 1.0 if share is None else share * self.comm.size
+        return 1.0 if abs(factor - 1.0) < 1e-9 else factor  # n times 1/n may be off by one bit
 
     @property
     def steps_to_plan(self) -> int:
@@ -150,6 +158,7 @@ class Pace(Bound):
             if self._planning is not None:
                 self.duty.keep()
                 self._planning = None if self._planning.stepped() else self._planning
+        self._holding.left()
         updated = self._clock()
         self.times = self._times(waited - left, left - began + updated - waited)
         if self._log is not None:
@@ -189,11 +198,8 @@ class Pace(Bound):
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
         """Accumulate gradients on this rank inside the with-block. The next backward after it exchanges the sum."""
-        before, self._holds = self._holds, True
-        try:
+        with self._holding.inside():
             yield
-        finally:
-            self._holds = before
 
     def _end_in_step(self) -> None:
         """Exchange gradients that no backward has exchanged. Called in step(), which measures the time itself."""
@@ -206,6 +212,7 @@ class Pace(Bound):
         self._left = self._clock()
         self._ensure_begun()
         self.duty.end()
+        self._holding.left()
         self._waited = self._clock()
 
     def finish(self) -> StepTimes:
@@ -260,7 +267,7 @@ class Pace(Bound):
     def _on_grad(self, parameter: Tensor) -> None:
         """Pass a gradient that autograd has finished to the rule. While accumulating, it stays on this rank."""
         self.comm.check_process()
-        if self._holds or self._micro + 1 < self.accumulate:
+        if self._holding.active or self._micro + 1 < self.accumulate:
             self.duty.on_local(parameter)
             return
         if self.duty.waits_in_backward:
@@ -357,6 +364,7 @@ class Pace(Bound):
     def close(self) -> None:
         self.closed = True
         self._takeover.end()
+        self._holding.close()
         self._passes.remove(self)
         self.duty.close()
         for engine in () if self.under_way else self.engines:

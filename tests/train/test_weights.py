@@ -1,5 +1,7 @@
 """A gradient weighs by its samples: ranks with unequal shares end where one process with all samples ends."""
 
+import contextlib
+
 import pytest
 import torch
 from torch.utils.data import TensorDataset
@@ -46,6 +48,43 @@ def test_ranks_with_unequal_shares_end_where_one_rank_does(axes, size, samples):
     (alone,) = loop(1, total=12, samples=samples)
     for weights in loop(size, total=12, samples=samples, **axes):
         assert torch.allclose(weights, alone, atol=1e-12)
+
+
+def held(size, *, total=8, weigh=True, samples=43, **axes):
+    """Train with no_sync: three batches per update; shares of the last one differ, and are empty on some ranks."""
+
+    def work(comm):
+        worker, model = Worker(comm, CpuDevice()), mlp(torch.float64)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        pace = Pace(model, optimizer, comm=comm, axes=compose(Run(workers=size, **axes)).axes)
+        worker.add(pace)
+        if not weigh:
+            pace.share = None
+        data = TensorDataset(X[:samples], Y[:samples])
+        for k, (x, y) in enumerate(worker.batches(data, batch_size=total // size, epochs=2)):
+            with contextlib.nullcontext() if k % 3 == 2 else pace.no_sync():
+                loss_of(model, x, y).backward()
+            if k % 3 == 2:
+                pace.step()
+        pace.close()
+        return flat(model)
+
+    return run_ranks(size, work)
+
+
+@pytest.mark.parametrize("axes", [{}, {"schedule": "dear"}, {"rule": "atc"}], ids=str)
+@pytest.mark.parametrize(("size", "samples"), [(2, 43), (4, 43), (4, 42), (2, 17)])
+def test_every_batch_of_no_sync_counts_by_its_own_samples(axes, size, samples):
+    """A short batch is the last of an update, one in the middle, or followed by whole ones of the next epoch."""
+    (alone,) = held(1, samples=samples)
+    for weights in held(size, samples=samples, **axes):
+        assert torch.allclose(weights, alone, atol=1e-12)
+
+
+def test_without_weights_batches_of_no_sync_count_alike():
+    (alone,) = held(1)
+    for weights in held(2, weigh=False):
+        assert not torch.allclose(weights, alone, atol=1e-6)
 
 
 def test_without_weights_they_do_not():

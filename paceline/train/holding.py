@@ -1,0 +1,58 @@
+"""Backwards inside `no_sync`: gradients add up on this rank, and each counts by the samples of its own batch.
+
+    sum over backwards m    share[m] * gradient[m]        share[m] = n / N where n of the N samples are this rank's
+
+A fresh gradient is multiplied by share * size before autograd adds it to p.grad, and the sum leaves with 1 / size. With
+equal shares the factor is 1, and nothing is multiplied.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+_OUTSIDE = -2  # no backward has this number
+_graph_task: Callable[[], int] = torch._C._current_graph_task_id
+
+
+class Holding:
+    """Whether gradients stay on this rank. `factor()` is what a gradient of the batch in training counts locally."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter], factor: Callable[[], float]) -> None:
+        self._parameters, self._factor = parameters, factor
+        self.active = False  # inside no_sync
+        self.weighed = False  # p.grad has gradients that were multiplied, and have not left
+        self._task, self._now = _OUTSIDE, 1.0
+        self._hooks: list[Any] = []
+
+    @contextlib.contextmanager
+    def inside(self) -> Iterator[None]:
+        if not self._hooks:
+            self._hooks = [p.register_hook(self._weigh) for p in self._parameters if p.requires_grad]
+        before, self.active = self.active, True
+        try:
+            yield
+        finally:
+            self.active = before
+
+    def _weigh(self, fresh: Tensor) -> Tensor | None:
+        """Multiply a gradient, before it is added to those of other batches."""
+        if not (self.active or self.weighed):
+            return None
+        if self._task != _graph_task():  # once for every backward
+            self._task, self._now = _graph_task(), self._factor()
+        self.weighed = True
+        return None if self._now == 1.0 else fresh * self._now
+
+    def left(self) -> None:
+        """What was held has been exchanged."""
+        self.weighed = False
+
+    def close(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
