@@ -293,6 +293,38 @@ def test_a_step_after_no_sync_alone_exchanges_what_was_held():
     assert torch.equal(one, two)
 
 
+@pytest.mark.parametrize("models", [1, 2])
+def test_after_a_step_that_was_left_out_a_rank_without_gradients_takes_part(models):
+    """A loop that skips a step, as GradScaler does at an overflow; then rank 1 has nothing to learn from."""
+    (x, y), (u, v), (s, t) = data(3)
+
+    def work(worker):
+        model = mlp(torch.float64)
+        optimizer = sgd(model)
+        joining.wrap(model, optimizer)
+        for _ in range(1, models):
+            joining.wrap(extra := mlp(torch.float64, seed=1), sgd(extra))
+        loss_of(model, *share_of(worker, x, y)).backward()
+        optimizer.zero_grad()  # and no step
+        if worker.rank == 0:
+            loss_of(model, u, v).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        loss_of(model, *share_of(worker, s, t)).backward()
+        optimizer.step()
+        return flat(model)
+
+    model = mlp(torch.float64)
+    optimizer = sgd(model)
+    (loss_of(model, u, v) / SIZE).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    loss_of(model, s, t).backward()
+    optimizer.step()
+    for weights in on_ranks(work):
+        assert (weights - flat(model)).abs().max() < 1e-12
+
+
 def test_accumulating_leaves_adam_and_parameters_as_they_are():
     def work(worker):
         model = mlp(torch.float64)

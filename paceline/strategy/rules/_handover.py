@@ -27,6 +27,7 @@ class Handover:
 
     def __init__(self, arenas: Sequence[LaneArena], copying: bool) -> None:
         self._arenas, self._copying, self.holds_means = arenas, copying, False
+        self._gave = False  # some rank had a gradient in the last exchange
         self._bases: dict[int, Tensor] = {}
         self._parameters: Sequence[Parameter] = ()
 
@@ -62,7 +63,13 @@ class Handover:
             if moved[slot]:
                 base.add_(self._result(slot))
             self._parameters[slot].grad = base
+        self._gave = any(moved) or bool(self._bases)
         self._bases, self.holds_means = {}, True
+
+    @property
+    def discarded(self) -> bool:
+        """Return whether zero_grad has taken away all that give() has set."""
+        return self._gave and all(parameter.grad is None for parameter in self._parameters)
 
     def some(self, slots: Sequence[int]) -> list[Tensor]:
         """Return the means of some slots as tensors that an optimizer may write."""

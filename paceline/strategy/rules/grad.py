@@ -72,7 +72,7 @@ class GradDuty:
         self._ordered = False
         self._opened = False  # a backward has begun to send
         self._ended = True  # nothing is under way
-        self.exchanged = False  # p.grad is the mean of this step
+        self._exchanged = False
         self._finite = True
         self._spent = Spent()
         # Before autograd adds to it, p.grad is set aside: ranks may reach different parameters first.
@@ -91,6 +91,15 @@ class GradDuty:
         """Notice a backward before its first gradient is added to what p.grad holds."""
         if not self._opened:
             self._hand.set_aside()
+
+    @property
+    def exchanged(self) -> bool:
+        """Whether p.grad is the mean of this step. If zero_grad took it away, it was of a step that was left out."""
+        return self._exchanged and not (self.waits_in_backward and self._hand.discarded)
+
+    @exchanged.setter
+    def exchanged(self, exchanged: bool) -> None:
+        self._exchanged = exchanged
 
     def begin(self) -> None:
         self.engine.begin(self.steps)
