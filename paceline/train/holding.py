@@ -20,7 +20,7 @@ _graph_task: Callable[[], int] = torch._C._current_graph_task_id
 
 
 class Holding:
-    """Whether gradients stay on this rank. `factor()` is what a gradient of the batch in training counts locally."""
+    """Keeps the gradients of `no_sync` on this rank. `factor()` returns share * size of the batch in training."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], factor: Callable[[], float]) -> None:
         self._parameters, self._factor = parameters, factor
@@ -49,7 +49,7 @@ class Holding:
         return None if self._now == 1.0 else fresh * self._now
 
     def left(self) -> None:
-        """What was held has been exchanged."""
+        """Note that the sum has been exchanged."""
         self.weighed = False
 
     def close(self) -> None:
