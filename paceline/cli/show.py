@@ -191,8 +191,8 @@ def _losses(record: Record) -> dict[int, float]:
 
 
 def received(record: Record) -> str:
-    """Return the bytes that a worker receives per step, without servers; for ddp they are not counted."""
-    if record.run.strategy == "ddp":
+    """Return the bytes that a worker receives per step, without servers; older records do not know them for ddp."""
+    if record.run.strategy == "ddp" and not record.bytes.get("buckets"):
         return "-"
     return size(fmean(record.bytes["received_per_step"][: record.workers]))
 

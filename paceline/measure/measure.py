@@ -14,6 +14,7 @@ from typing import Any
 
 from paceline.cluster.environment import capture
 from paceline.cluster.job_folder import job_folder
+from paceline.comm.patterns import ring_cost
 from paceline.errors import WrongCommand
 from paceline.measure.breakdown import breakdown, over_ranks
 from paceline.measure.busy import Usage
@@ -357,6 +358,8 @@ def _bytes(ranks: Sequence[RankReport]) -> Bytes:
         "received_per_step": [sum(row) for row in edges],
         "per_edge": edges,
     }
+    if ranks[0].buckets:
+        counted["buckets"] = list(ranks[0].buckets)
     if coding := _coding(ranks):
         counted["before_compression_per_step"] = [one["dense"] for one in coding]
         counted["after_compression_per_step"] = [one["coded"] for one in coding]
@@ -364,8 +367,14 @@ def _bytes(ranks: Sequence[RankReport]) -> Bytes:
 
 
 def _edges(ranks: Sequence[RankReport]) -> list[list[float]]:
-    """Return, for each process, the bytes per step that it received from every worker, or that were pushed to it."""
-    edges = [rank.received_per_step for rank in ranks]
+    """Return, for each process, the bytes per step that it received from every worker, or that were pushed to it.
+
+    DDP counts nothing: its buckets are put down as a ring moves them.
+    """
+    edges = [list(rank.received_per_step) for rank in ranks]
+    for rank, report in enumerate(ranks):
+        if report.buckets and len(ranks) > 1:
+            edges[rank][rank - 1] += ring_cost(len(ranks), sum(report.buckets)).nbytes
     width = len(edges[0])
     pushed = zip(*(rank.pushed_per_step for rank in ranks), strict=True)
     return [*edges, *([*column, *(0,) * len(column)][:width] for column in pushed)]

@@ -82,9 +82,9 @@ def breakdown(standings: Sequence[Standing]) -> Table:
 
 
 def received(record: Record) -> float | None:
-    """Bytes that the mean worker gets per step; servers come after workers. What DDP moves is not counted by us."""
+    """Bytes that the mean worker gets per step; servers come after workers. Older records do not know it of DDP."""
     counted = (record.bytes.get("received_per_step") or [])[: record.workers]
-    if record.run.strategy == "ddp" or not counted:
+    if not counted or (record.run.strategy == "ddp" and not record.bytes.get("buckets")):
         return None
     return float(sum(counted)) / len(counted)
 

@@ -43,6 +43,7 @@ class ElasticPace:
     """
 
     note = ""
+    buckets: tuple[int, ...] = ()  # only DDP has them
     engines: tuple[Any, ...] = ()
     steps_to_plan = 0
     replicas_differ = False

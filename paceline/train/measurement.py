@@ -166,6 +166,7 @@ class Measurement:
             warmup=self._warm.steps,
             steps=self._meter.steps,
             parts=self._meter.parts,
+            buckets=list(training.pace.buckets),
             received_per_step=per_step[:sources],
             pushed_per_step=per_step[sources:],
             cpu_seconds_per_step=self._cpu.seconds / steps,

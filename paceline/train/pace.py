@@ -47,6 +47,7 @@ class Pace(Bound):
     """
 
     note = ""  # a reference says here how its figures are to be read
+    buckets: tuple[int, ...] = ()  # only DDP has them
 
     def __init__(
         self,

@@ -67,6 +67,7 @@ class StepLog:
             batch=self.batch,
             steps=self.steps,
             parts={"exposed": self.exposed, "update": self.update},
+            buckets=list(pace.buckets),
             received_per_step=[(now - then) / count for now, then in received],
             pushed_per_step=[sent / count for sent in service.sent] if service is not None else [],
             cpu_seconds_per_step=(time.process_time() - self._cpu) / count,

@@ -258,3 +258,15 @@ def test_a_run_that_waits_for_data_is_called_input_bound():
     assert list(_starved({"data": 0.05, "step": 1.0})) == []
     (note,) = _starved({"data": 0.34, "step": 1.0})
     assert note.startswith("input-bound: 34 % of a step waits for data. try: ")
+
+
+def test_bytes_of_ddp_are_its_buckets_as_a_ring_moves_them():
+    run = Run(workers=3, model="mlp", batch_size=16, strategy="ddp")
+    ranks = [rank_of(k, level(3), level(20), received_per_step=[0.0] * 3, buckets=[200, 100]) for k in range(3)]
+    counted = make_record(run, [], ranks).bytes
+    assert counted["buckets"] == [200, 100]
+    assert counted["received_per_step"] == counted["sent_per_step"] == [400.0] * 3  # 2 * 300 * (3 - 1) / 3
+    assert counted["per_edge"] == [[0.0, 0.0, 400.0], [400.0, 0.0, 0.0], [0.0, 400.0, 0.0]]
+    assert any(line.startswith("bytes   400 B received") for line in details(make_record(run, [], ranks)))
+    unknown = [rank_of(k, level(3), level(20), received_per_step=[0.0] * 3) for k in range(3)]
+    assert "buckets" not in make_record(run, [], unknown).bytes

@@ -51,9 +51,17 @@ def test_a_run_leaves_a_trace_and_can_be_done_again(tmp_path):
     assert read(again).run == stored.record.run
 
 
-@pytest.mark.parametrize("reference", ["ddp", "limit"])
-def test_references_have_a_timeline_too(tmp_path, reference):
-    paceline("run", "-np", 2, *QUICK, "--strategy", reference, "--json", tmp_path / "r.json")
-    spans = one_step(read_events(Stored(read(tmp_path / "r.json"), tmp_path / "r.json").events_path))
+@pytest.mark.parametrize(("words", "buckets"), [(["ddp"], 1), (["ddp", "--accumulate", 2], 1), (["limit"], 0)])
+def test_references_have_a_timeline_too(tmp_path, words, buckets):
+    """DDP's buckets travel in a lane of their own, and it has bytes; the limit has neither."""
+    paceline("run", "-np", 2, *QUICK, "--strategy", *words, "--json", tmp_path / "r.json")
+    record = read(tmp_path / "r.json")
+    events = read_events(Stored(record, tmp_path / "r.json").events_path)
+    spans = one_step(events)
     assert {span.rank for span in spans} == {0, 1}
     assert {"forward", "backward", "update"} <= {span.name for span in spans}
+    assert len([span for span in spans if span.lane == "communication"]) == 2 * buckets
+    assert len(record.bytes.get("buckets", [])) == buckets
+    expected = [float(sum(record.bytes.get("buckets", [])))] * 2  # a ring of two: each hears all of it once
+    assert record.bytes["received_per_step"] == record.bytes["sent_per_step"] == expected
+    assert record.communication["exposed"] is None or not buckets, "lanes do not tell what is exposed"

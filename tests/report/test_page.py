@@ -153,6 +153,12 @@ def test_bytes_are_those_of_a_worker_and_not_of_servers():
     assert received(with_servers) == 100
 
 
+def test_bytes_of_ddp_are_shown_where_its_buckets_are_known():
+    known = record("ddp", bytes={"received_per_step": [100, 100], "buckets": [60, 40]})
+    assert received(known) == 100
+    assert received(record("ddp", bytes={"received_per_step": [0, 0]})) is None
+
+
 def test_no_rate_is_no_crash(tmp_path):
     text = write_report([record(verdict="failed", rate={})], tmp_path / "r.html").read_text()
     assert "No run in this report has a rate." in text

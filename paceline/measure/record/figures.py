@@ -88,6 +88,7 @@ class Bytes(Part, total=False):
     per_edge: list[list[Size]]
     before_compression_per_step: Sizes
     after_compression_per_step: Sizes
+    buckets: list[Size]  # of DDP: bytes of each bucket; sent and received are computed from them, for a ring
 
 
 class PeakKind(Part):

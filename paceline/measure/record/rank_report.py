@@ -106,6 +106,7 @@ class RankReport:
     skipped: int = 0
     input: InputPart = field(default_factory=InputPart)  # an object store, if samples come from one
     queued_seconds_per_step: float | None = None  # ready to run, but without a core
+    buckets: list[int] = field(default_factory=list)  # bytes of each bucket that DDP all-reduces in a step
     drains: list[float] = field(default_factory=list)  # after each turn: finishing exchanges that cross the step
 
     def to_json(self) -> str:

@@ -172,7 +172,9 @@ def body(drawn: Drawn, lead: str, has_verdict: bool) -> Iterator[str]:
         title = f"{field.run.model}, {_on(int(drawn.timeline.name.rpartition('-')[2]))}"
         yield section("Timeline of a step", note, figure(drawn.timeline, title))
     if drawn.traffic:
-        note = "Counted where bytes arrive. What DDP moves is not counted."
+        note = (
+            "Counted where bytes arrive. DDP does not count: its bytes are those of its buckets in a ring all-reduce."
+        )
         yield section("Bytes per step", note, _figures(drawn.traffic, field))
     if drawn.memory:
         note = "Peak of a worker's process, the mean over workers; pages that processes share are divided among them."

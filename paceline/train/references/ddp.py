@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.comm.transport import Comm
 from paceline.engine.device import Device
+from paceline.train.references._watched import WatchedDdp
 from paceline.train.references.limit import Limit
 from paceline.train.scaling import LossScale
+from paceline.types import Noted
 
 
 class Ddp(Limit):
@@ -45,13 +48,32 @@ class Ddp(Limit):
             loss_scale=loss_scale,
         )
         self._waiting = contextlib.ExitStack()
+        self._watched: WatchedDdp | None = None
+        self._watchable = device.kind == "cpu" and dist.is_initialized()
+        self._hold()
+
+    @property
+    def buckets(self) -> Sequence[int]:
+        """Bytes of each bucket that is all-reduced in a step, by DDP's own logging data."""
+        logged = self.model._get_ddp_logging_data()  # type: ignore[operator]
+        sizes = str(logged.get("rebuilt_bucket_sizes") or logged.get("bucket_sizes") or "")
+        return [int(size) for size in sizes.split(",") if size.strip()]
+
+    def record_events(self, log: list[Noted] | None) -> None:
+        """Write down the steps to come, and on CPUs when their buckets travel; None ends it."""
+        super().record_events(log)
+        if self._watched is not None:
+            self._watched.close()
+            self._watched = None
+        if log is not None and self._watchable:
+            self._watched = WatchedDdp(self.model, log, lambda: self.steps)
         self._hold()
 
     def _hold(self) -> None:
         """Enter no_sync() of DDP before every backward that only accumulates, so that DDP does not exchange."""
         self._waiting.close()
         if self._micro + 1 < self.accumulate:
-            self._waiting.enter_context(self.model.no_sync())  # type: ignore[operator]
+            self._waiting.enter_context(self.no_sync())
 
     def step(self, closure: Callable[[], Tensor] | None = None) -> bool:
         acted = super().step(closure)
@@ -60,7 +82,8 @@ class Ddp(Limit):
 
     def no_sync(self) -> contextlib.AbstractContextManager[None]:
         """Accumulate gradients inside the with-block. The next backward after it exchanges the sum."""
-        return self.model.no_sync()  # type: ignore[operator]
+        acting = self.model if self._watched is None else self._watched.ddp
+        return acting.no_sync()  # type: ignore[operator]
 
     def meet(self) -> None:
         """Do nothing, because the all-reduce of DDP already synchronizes the ranks."""

@@ -48,6 +48,11 @@ class Limit:
         self._log: list[Noted] | None = None
         self._takeover: Takeover | None = None
 
+    @property
+    def buckets(self) -> Sequence[int]:
+        """Bytes of each bucket that is exchanged in a step: none."""
+        return ()
+
     def take_over(self) -> None:
         """Make optimizer.step() call step(), as `wrap` does for a strategy, so that a user's loop works unchanged."""
         self._takeover = Takeover(self.optimizer, self._optimizer_step)
