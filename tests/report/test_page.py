@@ -219,6 +219,14 @@ def test_every_command_is_that_of_its_record_and_no_more_is_claimed(tmp_path):
     assert "*** stands for a secret" in write_report([hidden], tmp_path / "r.html").read_text()
 
 
+def test_many_commands_are_folded_and_all_are_there(tmp_path):
+    records = [record(text=f"paceline run -np 2 --seed {k}", seed=k) for k in range(30)]
+    text = write_report(records, tmp_path / "r.html").read_text()
+    assert text.count('class="command"') == 30
+    assert text.index("22 more commands") > text.index("<span>7</span>")
+    assert "more commands" not in write_report(records[:8], tmp_path / "r.html").read_text()
+
+
 def test_contenders_of_all_labels_share_one_timeline(tmp_path):
     labels = ["a b", "a-b", "long " * 99]
     records = [cell(label, start=1 + k) for k, label in enumerate(labels)]

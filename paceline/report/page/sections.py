@@ -29,6 +29,7 @@ from paceline.report.trace import Events, Span, one_step
 
 RanksOfRecord = Mapping[str, Sequence[Events]]
 _MOST = 12  # unsteady runs that are named
+_COMMANDS = 8  # that are shown at once
 
 
 @dataclass(frozen=True)
@@ -243,11 +244,14 @@ def runs(records: Sequence[Record]) -> str:
     commands: dict[str, list[Record]] = {}
     for record in records:
         commands.setdefault(record.text, []).append(record)
-    blocks = "".join(_command(line, records_of_line) for line, records_of_line in commands.items())
+    blocks = [_command(line, records_of_line) for line, records_of_line in commands.items()]
+    if len(blocks) > _COMMANDS:
+        rest = text("summary", f"{len(blocks) - _COMMANDS} more commands") + "".join(blocks[_COMMANDS:])
+        blocks[_COMMANDS:] = [tag("details", rest)]
     note = "Every run with the command that does it again."
     if any("***" in record.text for record in records):
         note += " *** stands for a secret that records do not keep."
-    return section("Runs", note, blocks + tag("details", text("summary", f"All {len(records)} runs") + shown))
+    return section("Runs", note, "".join(blocks) + tag("details", text("summary", f"All {len(records)} runs") + shown))
 
 
 def _command(line: str, records: Sequence[Record]) -> str:
