@@ -78,11 +78,11 @@ def neighbor_allgather(
     dst_ranks: Sequence[int] | None = None,
     wait: bool = True,
 ) -> Any:
-    """Return the tensors that this rank's sources send, joined along the first dimension in rank order.
+    """Return the tensors that this rank's sources send, joined along the first dimension.
 
-    The first dimension may differ from rank to rank. Neighbors are those of the topology at `step`, or `src_ranks`
-    and `dst_ranks`. If only one of these is passed, the other accepts any peer. The rank's own tensor is not part of
-    the result.
+    They stand in the order of `src_ranks`, or else in rank order. The first dimension may differ from rank to rank.
+    Neighbors are those of the topology at `step`, or `src_ranks` and `dst_ranks`. If only one of these is passed, the
+    other accepts any peer. The rank's own tensor is not part of the result.
     """
     comm, x = current().comm, x.detach()
     rows = x.reshape(1) if x.dim() == 0 else x.contiguous()
@@ -102,8 +102,9 @@ def neighbor_allgather(
         works.append(comm.mix(src, parts[-1], _copying(comm.rank, heard, k), f"{name}, round {k}"))
 
     def join(empty: Tensor) -> Tensor:
-        mine = zip(heard[comm.rank], parts, strict=False)
-        return torch.cat([empty, *(part[: counts[source]] for source, part in mine)])
+        order = heard[comm.rank] if src_ranks is None else [int(source) for source in src_ranks]
+        mine = {source: part[: counts[source]] for source, part in zip(heard[comm.rank], parts, strict=False)}
+        return torch.cat([empty, *(mine[source] for source in order if source in mine)])
 
     return result_of(Handle(Together(works), rows[:0].clone(), finish=join), wait)
 

@@ -38,6 +38,16 @@ LAST_TAG = 0x7FFFFFFF  # the largest that torch.distributed accepts
 Message = tuple[Tensor, int]  # a tensor, and the rank that it goes to or comes from
 
 
+# Gloo and NCCL know these; other numbers are copied as bytes.
+_FRACTIONS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+_KNOWN = (*_FRACTIONS, torch.int8, torch.uint8, torch.int32, torch.int64)
+
+
+def _copyable(dense: Tensor) -> Tensor:
+    """Return the same memory as numbers that a library can copy."""
+    return dense if dense.dtype in _KNOWN else dense.view(-1).view(torch.uint8)
+
+
 class TorchDist:
     """The collectives of one process group."""
 
@@ -227,10 +237,10 @@ class TorchDist:
     def all_gather(self, src: Tensor, dst: Tensor, key: object = "") -> TorchWork:
         if not src.numel():
             return TorchWork(self, None, "")
-        rows = list(dst.view(self.size, src.numel()).unbind())
+        rows = [_copyable(row) for row in dst.view(self.size, src.numel()).unbind()]
         for peer, member in enumerate(self.members):
             self._received[member] += src.nbytes if peer != self.rank else 0
-        flat = src.reshape(-1).contiguous()
+        flat = _copyable(src.reshape(-1).contiguous())
         return self._collective(
             "all_gather", src, key, lambda: dist.all_gather(rows, flat, group=self._group, async_op=True)
         )
@@ -245,7 +255,7 @@ class TorchDist:
             "broadcast",
             tensor,
             key,
-            lambda: dist.broadcast(dense, self.members[root], group=self._group, async_op=True),
+            lambda: dist.broadcast(_copyable(dense), self.members[root], group=self._group, async_op=True),
             f"{key}, from rank {root}",
         )
         return work if dense is tensor else work.then(lambda: tensor.copy_(dense))
@@ -268,8 +278,8 @@ class TorchDist:
 
     def _post(self, receives: Sequence[Message], sends: Sequence[Message], tag: int) -> list[Any]:
         """Start messages, receives first. In the other order, step times with gloo vary between two levels."""
-        works = [dist.irecv(part, self.members[peer], self._group, tag) for part, peer in receives]
-        return works + [dist.isend(part, self.members[peer], self._group, tag) for part, peer in sends]
+        works = [dist.irecv(_copyable(part), self.members[peer], self._group, tag) for part, peer in receives]
+        return works + [dist.isend(_copyable(part), self.members[peer], self._group, tag) for part, peer in sends]
 
     def window(
         self, numel: int, dtype: torch.dtype, sources: Sequence[Sequence[int]], shows: bool = True
