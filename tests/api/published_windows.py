@@ -7,7 +7,10 @@ import torch
 
 import paceline
 from paceline.api.join import current
+from tests.api import published
 from tests.api.published import FRACTIONS, SIZE, expects, holds, samples, sources_of, targets_of
+
+CHECKS = published.CHECKS  # with those of this file
 
 
 def settled():
