@@ -282,7 +282,7 @@ class Last:
 
 
 def _greet(plan: Any, folder: Any, known: bool) -> None:
-    from paceline.cli.race_view import public, wrapped
+    from paceline.race.lines import public, wrapped
 
     if plan.suite.title:
         print(public(plan.suite.title), flush=True)
@@ -315,8 +315,8 @@ def _warnings(plan: Any) -> Iterator[str]:
 
 def _no_promise(plan: Any) -> None:
     """Print a note where --quick may take longer: its two minutes hold for one heat of built-in models only."""
-    from paceline.cli.race_view import wrapped
     from paceline.race.cells import starts_of
+    from paceline.race.lines import wrapped
 
     if not plan.script and len(plan.heats) == 1:
         return

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-import textwrap
 from collections.abc import Iterator
 from dataclasses import asdict
 from types import TracebackType
@@ -17,15 +16,13 @@ from rich.table import Table
 from rich.text import Text
 
 from paceline.cli.show import plus_minus, table
-from paceline.files.redact import redact, redacted, secrets_of
-from paceline.measure.record.record import Record
+from paceline.files.redact import redacted, secrets_of
 from paceline.measure.stats.intervals import Interval, rate_interval
 from paceline.race.cells import BASELINE, Entry, Heat, Start
+from paceline.race.lines import WIDEST, line_of, public, short, spoken_time, wrapped
 from paceline.race.race import Race
 from paceline.race.results.standing import Standing, mean_parts, rate_of
 from paceline.race.results.verdict import Verdict, verdict
-
-WIDEST = 20  # letters of a label in a table
 
 
 class RaceView:
@@ -67,32 +64,6 @@ class RaceView:
 
     def _say(self, line: str) -> None:
         self._console.print(Text(line), soft_wrap=True)  # a label may look like markup
-
-
-def line_of(race: Race, start: Start) -> str:
-    """Return one line about a start that has ended."""
-    left, rounds = race.seconds_left(), race.plan.suite.rounds
-    number = f"round {start.round}" + (f"/{rounds}" if rounds else "")
-    about = f", {spoken_time(left)} left" if left else ""
-    if not start.shared:
-        cell = start.cells[0]
-        return f"{number:>9}  {outcome(race.records[cell.name]):>22}  {short(cell.label)}{about}"
-    heat = start.heat
-    return f"{number:>9}  {_ratio_line(race, heat):>22}  {race.plan.title(heat)}{about}"
-
-
-def _ratio_line(race: Race, heat: Heat) -> str:
-    """Return the main comparison of a heat in short form, such as: allreduce 1.17x ddp."""
-    judged = race.verdict(heat)
-    if judged.best is None or judged.rival is None or judged.ratio is None:
-        return f"{len(race.field_of(heat).at(heat.workers))} in turns"
-    return f"{short(judged.best)} {judged.ratio.centre:.2f}x {short(judged.rival)}"
-
-
-def outcome(record: Record) -> str:
-    if record.verdict == "failed":
-        return "failed"
-    return f"{record.rate['total']['mean']:.1f} {record.unit}/sec"
 
 
 def picture(race: Race, under_way: Start | None, line: str = "") -> Group:
@@ -150,23 +121,6 @@ def _rate(standing: Standing | None) -> str:
     """Format the mean rate over rounds; rates below 1000 get a decimal."""
     rate = None if standing is None else rate_interval(standing.rates)
     return _shown(rate, 0 if rate is not None and rate.centre >= 1000 else 1)
-
-
-def public(text: str) -> str:
-    """Return a text without secrets: commands may hold some, and output is kept in logs."""
-    return redact(text, secrets_of(os.environ))
-
-
-def short(label: str) -> str:
-    label = public(label)
-    return label if len(label) <= WIDEST else label[: WIDEST - 3] + "..."
-
-
-def spoken_time(seconds: float | None) -> str:
-    whole = round(seconds or 0)
-    return (
-        f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}" if whole >= 3600 else f"{whole // 60}:{whole % 60:02}"
-    )
 
 
 def closing(race: Race) -> Iterator[str]:
@@ -278,10 +232,6 @@ def speedups(race: Race, heat: Heat) -> Iterator[str]:
 def _divided(interval: Interval, by: int) -> Interval:
     low, high = (None if side is None else side / by for side in (interval.low, interval.high))
     return Interval(interval.centre / by, low, high)
-
-
-def wrapped(text: str, width: int = 80) -> Iterator[str]:
-    yield from textwrap.wrap(public(text), width, subsequent_indent="  ", break_long_words=False)
 
 
 def as_json(race: Race) -> dict[str, Any]:

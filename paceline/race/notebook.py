@@ -25,6 +25,7 @@ from paceline.measure.record.store import open_store
 from paceline.measure.stats.intervals import Interval
 from paceline.race.cells import Heat
 from paceline.race.folder import open_folder
+from paceline.race.lines import PrintedLines
 from paceline.race.measured import Measurer
 from paceline.race.plan import plan
 from paceline.race.race import Race, Watcher
@@ -50,12 +51,14 @@ def race(
     settings: Mapping[str, Any] | None = None,
     runs: str | Path = "runs",
     fresh: bool = False,
+    progress: bool = True,
     measured: Measurer | None = None,
     watcher: Watcher | None = None,
 ) -> RaceResult:
     """Race strategies on this machine, as `paceline race` does; `settings` are those of `Run` for all contenders.
 
     Like the command, it goes on with an unfinished race of the same settings in `runs`, unless `fresh`.
+    With `progress` a line is printed to stderr when a start has ended; a `watcher` of your own replaces it.
     """
     common = {"steps": 3, "warmup": 3, "repeats": 4, **(settings or {})}
     values: dict[str, Any] = {
@@ -75,6 +78,7 @@ def race(
             raise
         raise WrongCommand("paceline.race(...)", why=_first(problem)) from None
     folder, _ = open_folder(planned, Path(runs), fresh=fresh)
+    watcher = watcher or (PrintedLines() if progress else None)
     return RaceResult(run_race(planned, folder, measured=measured, watcher=watcher))
 
 

@@ -26,6 +26,18 @@ def test_a_race_from_python_gives_the_verdict_of_the_command(tmp_path):
     assert result.ratio("allreduce", "wfbp").low > 1
 
 
+def test_a_race_from_python_prints_a_line_per_start_unless_it_is_silent(tmp_path, capsys):
+    raced(tmp_path / "a", rounds=3)
+    printed = capsys.readouterr()
+    lines = [line for line in printed.err.splitlines() if line.lstrip().startswith("round ")]
+    assert printed.out == ""
+    assert {line.split()[1] for line in lines} == {"1/3", "2/3", "3/3"}
+    assert any("allreduce 1." in line and "x ddp" in line for line in lines)
+    assert max(map(len, lines)) <= 80
+    raced(tmp_path / "b", rounds=3, progress=False)
+    assert capsys.readouterr().err == ""
+
+
 def test_importing_a_file_of_the_room_does_not_hide_the_function(tmp_path):
     import paceline.race.plan
 

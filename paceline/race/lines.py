@@ -1,0 +1,73 @@
+"""A race in lines of text, one for each start that has ended: for a terminal without a live view, and for Python."""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+from collections.abc import Iterator
+
+from paceline.files.redact import redact, secrets_of
+from paceline.measure.record.record import Record
+from paceline.race.cells import Heat, Start
+from paceline.race.race import Nobody, Race
+
+WIDEST = 20  # letters of a label in a table
+
+
+class PrintedLines(Nobody):
+    """Watch a race and print a line to stderr when a start has ended."""
+
+    def ended(self, race: Race, start: Start) -> None:
+        print(line_of(race, start), file=sys.stderr, flush=True)
+
+    def noted(self, race: Race, text: str) -> None:
+        for line in wrapped(f"note: {text}"):
+            print(line, file=sys.stderr, flush=True)
+
+
+def line_of(race: Race, start: Start) -> str:
+    """Return one line about a start that has ended."""
+    left, rounds = race.seconds_left(), race.plan.suite.rounds
+    number = f"round {start.round}" + (f"/{rounds}" if rounds else "")
+    about = f", {spoken_time(left)} left" if left else ""
+    if not start.shared:
+        cell = start.cells[0]
+        return f"{number:>9}  {outcome(race.records[cell.name]):>22}  {short(cell.label)}{about}"
+    heat = start.heat
+    return f"{number:>9}  {_ratio_line(race, heat):>22}  {race.plan.title(heat)}{about}"
+
+
+def _ratio_line(race: Race, heat: Heat) -> str:
+    """Return the main comparison of a heat in short form, such as: allreduce 1.17x ddp."""
+    judged = race.verdict(heat)
+    if judged.best is None or judged.rival is None or judged.ratio is None:
+        return f"{len(race.field_of(heat).at(heat.workers))} in turns"
+    return f"{short(judged.best)} {judged.ratio.centre:.2f}x {short(judged.rival)}"
+
+
+def outcome(record: Record) -> str:
+    if record.verdict == "failed":
+        return "failed"
+    return f"{record.rate['total']['mean']:.1f} {record.unit}/sec"
+
+
+def short(label: str) -> str:
+    label = public(label)
+    return label if len(label) <= WIDEST else label[: WIDEST - 3] + "..."
+
+
+def spoken_time(seconds: float | None) -> str:
+    whole = round(seconds or 0)
+    return (
+        f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}" if whole >= 3600 else f"{whole // 60}:{whole % 60:02}"
+    )
+
+
+def wrapped(text: str, width: int = 80) -> Iterator[str]:
+    yield from textwrap.wrap(public(text), width, subsequent_indent="  ", break_long_words=False)
+
+
+def public(text: str) -> str:
+    """Return a text without secrets: commands may hold some, and output is kept in logs."""
+    return redact(text, secrets_of(os.environ))
