@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         neighbor_allreduce_,
         pair_gossip,
     )
+    from paceline.api.sampler import sampler
     from paceline.api.state import broadcast_optimizer_state, broadcast_parameters
     from paceline.api.window import Window, window
     from paceline.comm.thread import run_ranks
@@ -65,6 +66,7 @@ _HOMES = {
     "neighbor_allreduce": "paceline.api.neighbors",
     "neighbor_allreduce_": "paceline.api.neighbors",
     "pair_gossip": "paceline.api.neighbors",
+    "sampler": "paceline.api.sampler",
     "broadcast_optimizer_state": "paceline.api.state",
     "broadcast_parameters": "paceline.api.state",
     "window": "paceline.api.window",
@@ -159,6 +161,7 @@ __all__ = [
     "replayed",
     "rules",
     "run_ranks",
+    "sampler",
     "schedules",
     "settle",
     "sources",

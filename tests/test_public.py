@@ -55,6 +55,7 @@ def test_public_names_are_these():
         "records",
         "replayed",
         "run_ranks",
+        "sampler",
         "settle",
         "window",
         "wrap",
@@ -99,9 +100,10 @@ for family in (comm, compressors, exchanges, launchers, memberships, models, ref
     assert family.MENU.names()
 for family in (schedules, sources):
     assert family.MENU.names()
+settings = {"fake": "cpu", "queue": "fake", "zmq": "tcp://127.0.0.1:5555"}
 for family in (compressors, exchanges, memberships, rules, schedules, sources):
     for name in family.MENU.names():
-        family.MENU.make(name if family is not sources or name == "fake" else f"{name}(folder)")
+        family.MENU.make(name if family is not sources else f"{name}({settings.get(name, 'folder')})")
 import paceline.engine.dispatch
 """
 HELP = """

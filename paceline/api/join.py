@@ -69,6 +69,7 @@ class Worker:
         self.end_group: Callable[[], None] | None = None  # destroys the default process group that join() made
         self.dealt = (0, 0)  # batches and samples that `batches` has yielded so far
         self._shares: deque[float | None] = deque(maxlen=1024)  # this rank's fraction of each trained batch
+        self._sampled: Callable[[Any], float | None] | None = None  # the same, if a sampler deals the batches
         self._epochs: dict[int, tuple[Any, int]] = {}  # a reference to the data is kept, so that its id is not reused
 
     @property
@@ -140,12 +141,28 @@ class Worker:
         def took(dealt: Dealt) -> None:
             self.dealt = (self.dealt[0] + 1, self.dealt[1] + dealt.samples)
             if trained():
+                self._sampled = None
                 self._shares.append(dealt.samples / dealt.total if dealt.total else None)
 
         return Batches(begin, Cursor(first, 0, seed), took, self.device.place)
 
+    @property
+    def paces(self) -> tuple[Any, ...]:
+        """Return the wrapped models."""
+        return tuple(self._paces)
+
+    def updates(self) -> dict[int, int]:
+        """Return the number of updates of every wrapped model, by its id()."""
+        return {id(pace): pace.steps for pace in self._paces}
+
+    def use_shares(self, share: Callable[[Any], float | None]) -> None:
+        """Weigh gradients by the batches of a sampler from now on."""
+        self._sampled = share
+
     def share_of(self, pace: Any) -> float | None:
         """Return this rank's fraction of the samples in the current step of `pace`; None means equal fractions."""
+        if self._sampled is not None:
+            return self._sampled(pace)
         recent = list(self._shares)[-pace.accumulate :]
         known = [share for share in recent if share is not None]
         return sum(known) / len(known) if recent and len(known) == len(recent) else None
