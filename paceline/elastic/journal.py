@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from paceline.comm.claim import start_time
 from paceline.elastic.protocol import Group
 from paceline.errors import WrongCommand
 
@@ -118,6 +117,8 @@ class Journal:
 
 def birth_of(pid: int) -> str:
     """Return when a process of this host began, in a form that no other process ever has; "" if it has ended."""
+    from paceline.comm.claim import start_time  # loads torch, which commands that only ask do not need
+
     started = start_time(pid)
     return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {started}" if started else ""
 
