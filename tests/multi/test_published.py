@@ -13,9 +13,8 @@ SCRIPT = Path(__file__).with_name("published.py")
 
 
 @pytest.mark.multi
-@pytest.mark.parametrize(
-    "comm", ["shm", *(pytest.param(comm, marks=pytest.mark.slow) for comm in ("tcp", "gloo", "node"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("comm", ["shm", "tcp", "gloo", "node"])
 def test_every_operation_has_its_published_value(comm, tmp_path):
     environ = {**os.environ, "WORLD_SIZE": str(SIZE), "PACELINE_STORE": str(tmp_path), "OMP_NUM_THREADS": "1"}
     environ["GLOO_SOCKET_IFNAME"] = "lo"
