@@ -1,1 +1,1 @@
-"""How a job would run on machines that are not here: fabric, timeline, calibration, certificate, advice."""
+"""Forecasts of jobs on machines that are not at hand: fabric, timeline, calibration, certificate, advice."""

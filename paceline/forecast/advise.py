@@ -1,6 +1,6 @@
-"""What to use: the fastest strategy with the same result, its runners-up, and whether stock DDP is enough.
+"""Advice: the fastest strategy with the same result, its runners-up, and whether stock DDP is enough.
 
-A strategy that changes convergence is named, and advised only where records show that it keeps the accuracy.
+A strategy that changes convergence is named, but advised only if records show that it keeps the accuracy.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ SYNONYMS = ("replicated", "ddl")  # other names of the same run
 
 @dataclass(frozen=True)
 class Advice:
-    """`ddp` is the rate of stock DDP with its best bucket size; `faster` are those that change convergence."""
+    """The advice for one number of workers.
+
+    `ddp` is the rate of stock DDP with its best bucket size; `faster` are strategies that change convergence.
+    """
 
     workers: int
     best: Point
@@ -38,7 +41,7 @@ class Advice:
 
 
 def advise(study: Study, records: Iterable[Record] = ()) -> Advice | None:
-    """The advice for the largest number of workers; None if no strategy fits."""
+    """Return the advice for the largest number of workers, or None if no strategy fits."""
     workers = study.workers[-1]
     points = [p for p in study.at(workers) if p.strategy not in (*REFERENCES, *SYNONYMS)]
     kept = evidence(study.run.model, records)
@@ -53,7 +56,7 @@ def advise(study: Study, records: Iterable[Record] = ()) -> Advice | None:
 
 
 def _ddp(study: Study, workers: int) -> tuple[int, float]:
-    """The bucket size with which stock DDP is fastest; the default unless another is clearly better."""
+    """Return the bucket size of stock DDP and its rate: the fastest size, or the default if it is nearly as fast."""
     fabric = study.fabric.resized(workers)
     rates = {
         size: rate_of(point_of(study.run.with_(schedule=f"fusion(mb={size})"), "allreduce", fabric, study.calibration))
@@ -65,7 +68,7 @@ def _ddp(study: Study, workers: int) -> tuple[int, float]:
 
 
 def evidence(model: str, records: Iterable[Record]) -> dict[str, tuple[float, float]]:
-    """Strategies whose last accuracy in records is no worse than that of all-reduce, each with both figures."""
+    """Return strategies whose accuracy in records is no worse than that of all-reduce, each with both accuracies."""
     last: dict[str, list[float]] = {}
     for record in records:
         if record.run.model == model and record.accuracy:
@@ -79,7 +82,7 @@ def evidence(model: str, records: Iterable[Record]) -> dict[str, tuple[float, fl
 
 
 def spoken(study: Study, advice: Advice) -> Iterator[str]:
-    """The advice as paragraphs."""
+    """Yield the advice as paragraphs."""
     best, unit = advice.best, "samples"
     assert best.outlook is not None
     part = ""
@@ -119,6 +122,6 @@ def _stock(advice: Advice) -> str:
 
 
 def flags(study: Study, advice: Advice) -> str:
-    """The command to paste on these machines."""
+    """Return the command to paste on these machines."""
     run = study.run.with_(workers=advice.workers, strategy=advice.best.strategy)
     return run.command()

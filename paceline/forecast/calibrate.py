@@ -31,7 +31,7 @@ SMALL = 0.02  # part of a pass that tensors without FLOPs of their own share: bi
 
 @dataclass(frozen=True)
 class Calibration:
-    """The times of a model's step, and in words where they come from."""
+    """The times of a model's step, and their source in words."""
 
     profile: StepProfile
     source: str
@@ -47,7 +47,7 @@ def calibrate(
     precision: str = "fp32",
     machines: Machines | None = None,
 ) -> Calibration:
-    """The profile of a model from what is known of it. Raises WrongCommand if nothing is."""
+    """Return the layer times of a model from the best source that is known. Raises WrongCommand without one."""
     if file is not None:
         return of_file(file, model)
     if step is not None:
@@ -64,7 +64,7 @@ def calibrate(
 
 
 def of_device(model: str, machines: Machines, batch: int, precision: str) -> Calibration:
-    """From the peak of a device: an assumption, and labelled as one."""
+    """Return times from the peak FLOPs of a device; they are labelled as an assumption."""
     assert machines.hardware is not None
     peaks = machines.hardware["flops"]
     peak = peaks.get(precision) or peaks["fp32"]
@@ -77,7 +77,10 @@ def of_device(model: str, machines: Machines, batch: int, precision: str) -> Cal
 
 
 def of_flops(model: str, step: float, batch: int) -> StepProfile:
-    """A third of a step is forward; layers take as long as their FLOPs, others share a small rest."""
+    """Return a profile in which forward is a third of the step, and layers take time by their FLOPs.
+
+    Layers without FLOPs share a small rest.
+    """
     slots, flops = _slots(model), _flops(model)
     total, plain = sum(flops), sum(1 for part in flops if not part)
     small = SMALL / plain if plain else 0.0
@@ -88,7 +91,7 @@ def of_flops(model: str, step: float, batch: int) -> StepProfile:
 def _spread(
     model: str, slots: Sequence[Slot], parts: Sequence[float], forward: float, backward: float, batch: int
 ) -> StepProfile:
-    """Passes cut by parts; the arena begins with the last layer."""
+    """Return a profile whose passes are divided among layers by `parts`; the arena begins with the last layer."""
     begins = [0.0, *accumulate(parts)][:-1]
     ready = [backward * (1 - begin) for begin in begins]
     order = range(len(slots) - 1, -1, -1)
@@ -124,7 +127,7 @@ def _flops(model: str) -> list[int]:
 
 
 def of_file(path: Path, model: str) -> Calibration:
-    """From a profile, a record or a trace; tensors get the shapes that the model has."""
+    """Return times from a profile, a record or a trace; tensors get the shapes of the model."""
     values = _json(path)
     if isinstance(values, dict) and "traceEvents" in values:
         return Calibration(of_trace(path, values, model), f"{path}, a trace of torch.profiler")
@@ -144,7 +147,7 @@ def _json(path: Path) -> Any:
 
 
 def _check_model(path: Path, profile: StepProfile, model: str) -> None:
-    """Refuse the profile of another model, where the model is known."""
+    """Refuse the profile of another model, if the model is known."""
     slots = layout_of(model)
     if slots is None:
         return
@@ -168,7 +171,7 @@ def _with_shapes(profile: StepProfile, model: str) -> StepProfile:
 
 
 def _with_update(profile: StepProfile, values: Any) -> StepProfile:
-    """The seconds of the optimizer, as the breakdown of a record has them."""
+    """Return the profile with the seconds of the optimizer from the breakdown of a record."""
     measured = (values.get("breakdown") or {}).get("update") if isinstance(values, dict) else None
     if profile.update or not isinstance(measured, (int, float)) or measured < 0:
         return profile
@@ -176,10 +179,10 @@ def _with_update(profile: StepProfile, values: Any) -> StepProfile:
 
 
 def in_steady_steps(profile: StepProfile, values: Any) -> StepProfile:
-    """Layer times as long as the passes of the measured steps.
+    """Return the profile with layer times scaled to the passes of the measured steps.
 
-    Layers are timed in the first steps of a run, which are slower. With several workers a backward pass may hold what
-    the exchange costs, so that only records of one worker tell.
+    Layers are timed in the first steps of a run, which are slower. With several workers, backward may include costs of
+    the exchange, so only records of one worker are used.
     """
     parts = values.get("breakdown") if isinstance(values, dict) and values.get("workers") == 1 else None
     forward, backward = (_seconds((parts or {}).get(name)) for name in ("forward", "backward"))
@@ -197,7 +200,7 @@ def in_steady_steps(profile: StepProfile, values: Any) -> StepProfile:
 
 
 def of_breakdown(path: Path, values: dict[str, Any], model: str) -> Calibration:
-    """From a record without layer times: its forward and backward, cut by FLOPs."""
+    """Return times from a record without layer times: its forward and backward, divided by FLOPs."""
     parts = values.get("breakdown") or {}
     forward, backward = (_seconds(parts.get(name)) for name in ("forward", "backward"))
     if not (forward and backward):
@@ -225,7 +228,7 @@ def _seconds(value: object) -> float:
 
 
 def of_trace(path: Path, values: dict[str, Any], model: str) -> StepProfile:
-    """From a trace of torch.profiler: gradients are accumulated in the order in which layers are left.
+    """Return times from a trace of torch.profiler, which shows when each gradient was accumulated.
 
     On a GPU a gradient is ready when the last kernel has ended that was launched before it was accumulated.
     """
@@ -253,7 +256,7 @@ def of_trace(path: Path, values: dict[str, Any], model: str) -> StepProfile:
 
 
 def _kernel_ends(events: Sequence[dict[str, Any]]) -> Any:
-    """A function from a time of the host to the end of what it had launched; the time itself without kernels."""
+    """Return a function from a host time to the end of the kernels launched by then; without kernels, to that time."""
     ended = {
         e["args"]["correlation"]: e["ts"] + e.get("dur", 0)
         for e in events

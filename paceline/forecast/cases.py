@@ -42,7 +42,7 @@ REAL_STRATEGIES = {1: ("bsp", "wfbp"), 2: ("bsp", "wfbp", "horovod", "mg_wfbp", 
 
 @dataclass(frozen=True)
 class Case:
-    """One run of a check. `group` is the model and the place, whose strategies are ordered; `held` is held out."""
+    """One run of a check. Strategies are ordered within its `group`, a model and a place; `held` ones are held out."""
 
     name: str
     kind: str
@@ -56,7 +56,7 @@ class Case:
 
 
 def lab_cases(folder: Path, *, quick: bool) -> list[Case]:
-    """Calibrating runs first."""
+    """Return the runs in a lab, calibrating runs first."""
     length = SHORT if quick else LENGTH
     cases = []
     for hosts, bandwidth, strategies in CALIBRATING[:1] if quick else CALIBRATING:
@@ -90,12 +90,12 @@ def profile_path(folder: Path, model: str) -> Path:
 
 
 def lab_profile(model: str) -> StepProfile:
-    """The replayed times of a model; those of the calibration are of no model."""
+    """Return the replayed times of a model; the calibrating runs use times that belong to no model."""
     return _calibration_profile() if model == CALIBRATION else of_flops(model, PACE[model], BATCH)
 
 
 def _calibration_profile() -> StepProfile:
-    """60 tensors from 1 KiB to 1 MiB, in the mixture of sizes that networks have."""
+    """Return a profile of 60 tensors from 1 KiB to 1 MiB, in a mixture of sizes as in real networks."""
     sizes = [256 << (k * 7 % 11) for k in range(60)]
     return StepProfile(
         model="mlp",
@@ -110,7 +110,10 @@ def _calibration_profile() -> StepProfile:
 
 
 def real_cases(*, quick: bool) -> list[Case]:
-    """One worker of each model gives its layer times; the first model also calibrates two workers."""
+    """Return the runs with real compute: one worker gives the layer times of each model.
+
+    The first model also calibrates two workers.
+    """
     shape = {**REAL_CALIBRATION, **SHORT} if quick else REAL_CALIBRATION
     cases = [_real("small_cnn", 1, "mg_wfbp", shape, held=False)]
     cases += [_real("small_cnn", 2, strategy, shape, held=False) for strategy in ("limit", "bsp", "wfbp")]

@@ -30,7 +30,7 @@ LEAST = 5  # strategies of a group that has an order
 
 @dataclass(frozen=True)
 class Checked:
-    """One configuration: rates in samples per second. `kind` is lab (replayed compute) or real."""
+    """One configuration with its rates in samples per second. `kind` is lab (replayed compute) or real."""
 
     name: str
     kind: str
@@ -57,18 +57,18 @@ class Checked:
 
     @property
     def width(self) -> float:
-        """Half of the measured interval, as a part of the rate."""
+        """Half of the measured interval, relative to the rate."""
         return (self.high - self.low) / 2 / self.measured
 
     @property
     def counts(self) -> bool:
-        """Whether it was measured well enough; decided without looking at the forecast."""
+        """Whether it was measured well enough, which is decided without looking at the forecast."""
         return self.width <= WIDEST
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """All rows of a check, and what follows from them."""
+    """All rows of a check, and the errors computed from them."""
 
     rows: tuple[Checked, ...]
     machine: str = ""
@@ -87,7 +87,7 @@ class Certificate:
         return tuple(row for row in self.measured if row.kind == kind)
 
     def interval(self) -> tuple[float, float] | None:
-        """Factors of a forecast that hold 95 % of the measured rates; None for fewer than five rows."""
+        """Return factors of a forecast that hold 95 % of the measured rates, or None with fewer than five rows."""
         ratios = sorted(row.measured / row.forecast for row in self.measured)
         if len(ratios) < LEAST:
             return None
@@ -95,19 +95,19 @@ class Certificate:
         return ratios[cut], ratios[len(ratios) - 1 - cut]
 
     def groups(self) -> Mapping[str, list[Checked]]:
-        """Rows of one model and lab that can be ordered."""
+        """Return the rows of each model and lab whose strategies can be ordered."""
         groups: dict[str, list[Checked]] = {}
         for row in self.measured:
             groups.setdefault(row.group, []).append(row)
         return {name: rows for name, rows in groups.items() if len(rows) >= LEAST}
 
     def rank_correlation(self) -> float | None:
-        """The median over groups."""
+        """Return Kendall's tau between forecast and measured order, the median over groups."""
         taus = [kendall([r.forecast for r in rows], [r.measured for r in rows]) for rows in self.groups().values()]
         return median(taus) if taus else None
 
     def regret(self) -> float | None:
-        """How much slower the strategy that a forecast puts first is than the true best: the median over groups."""
+        """Return how much slower the strategy with the best forecast is than the true best; the median over groups."""
         regrets = []
         for rows in self.groups().values():
             advised = max(rows, key=lambda row: row.forecast)
@@ -115,7 +115,7 @@ class Certificate:
         return median(regrets) if regrets else None
 
     def sentence(self) -> str:
-        """The certificate in a sentence, for every forecast."""
+        """Return one sentence about the certificate, which every forecast prints."""
         interval = self.interval()
         if interval is None:
             return f"certificate with {len(self.measured)} rows: too few for an interval; run --check to the end"
@@ -127,7 +127,7 @@ class Certificate:
         )
 
     def extrapolations(self, study: Study) -> Iterator[str]:
-        """What a forecast relies on that no row has shown."""
+        """Yield the assumptions of a forecast that no row has checked."""
         most = max((row.workers for row in self.measured), default=0)
         if study.workers and study.workers[-1] > most:
             yield f"{study.workers[-1]:,} workers; checked up to {most}"
@@ -146,7 +146,7 @@ class Certificate:
 
 
 def kendall(one: Sequence[float], two: Sequence[float]) -> float:
-    """Kendall's tau: pairs in the same order less pairs in the other, as a part of all that differ."""
+    """Return Kendall's tau: pairs in the same order minus pairs in opposite order, divided by all pairs that differ."""
     same = swapped = 0
     for (a, b), (c, d) in combinations(zip(one, two, strict=True), 2):
         product = (a - c) * (b - d)
@@ -155,7 +155,7 @@ def kendall(one: Sequence[float], two: Sequence[float]) -> float:
 
 
 def read_certificate(path: Path) -> Certificate | None:
-    """The certificate in a folder of records, or None."""
+    """Return the certificate in a folder of records, or None."""
     if not path.is_file():
         return None
     try:

@@ -40,7 +40,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Seen:
-    """A measured run, with the busy part of the machine's cores meanwhile."""
+    """A measured run, with the share of the cores that was busy during it."""
 
     case: Case
     record: Record
@@ -64,7 +64,7 @@ class Seen:
 
 
 def check(runs: Path, *, quick: bool = False, tell: Tell = print) -> Certificate:
-    """Carry the check out and write the certificate into the folder of records."""
+    """Carry out the check, and write the certificate to the folder of records."""
     folder = runs / ("check-quick" if quick else "check")
     make_folder(runs)
     make_folder(folder)
@@ -112,7 +112,7 @@ def _measured(folder: Path, cases: Sequence[Case], tell: Tell, notes: list[str])
 
 
 def _one(folder: Path, case: Case) -> Seen:
-    """A record of an earlier sitting, or a new one; again while its interval is too wide."""
+    """Return the record of an earlier sitting or a new one; repeat the run while its interval is too wide."""
     path, marks = folder / f"{case.name}.json", folder / f"{case.name}.txt"
     attempts, cpu = _marks(marks)
     record = read(path) if path.is_file() else None
@@ -139,7 +139,7 @@ def _width(record: Record) -> float:
 
 
 def _busy() -> tuple[float, float]:
-    """Ticks of all cores: busy ones and all."""
+    """Return the ticks of all cores: the busy ones, and all."""
     ticks = [float(part) for part in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     return sum(ticks) - ticks[3] - ticks[4], sum(ticks)
 
@@ -188,7 +188,7 @@ def _row(seen: Seen, forecast: float, naive: float) -> Checked:
 
 
 def lab_fabric(hosts: int, bandwidth: float, values: Values) -> Fabric:
-    """The lab as it is: hosts with one worker each, which share the cores of this machine."""
+    """Return the fabric of a lab: hosts with one worker each, which share the cores of this machine."""
     return Fabric(
         nodes=hosts,
         ranks=1,
@@ -214,7 +214,7 @@ def _lab_forecasts(calibrating: Sequence[Seen], held: Sequence[Seen]) -> tuple[l
 
 
 def _update(seen: Seen) -> float:
-    """Seconds of the optimizer for each byte of the model, on cores that all hosts share."""
+    """Return the seconds that the optimizer takes per byte of the model, on cores that all hosts share."""
     nbytes = 4 * sum(tensor.numel for tensor in _profile(seen).layout)
     return float(seen.record.breakdown.get("update", 0.0)) / nbytes
 
@@ -282,7 +282,7 @@ def _forecast_real(seen: Seen, values: Values, profile: StepProfile | None, slow
 
 
 def slower(profile: StepProfile, factor: float) -> StepProfile:
-    """The same step on cores that are slower by a factor."""
+    """Return the profile of the same step on cores that are slower by a factor."""
     return profile.model_copy(
         update={
             "forward": tuple(factor * time for time in profile.forward),
@@ -296,7 +296,7 @@ def slower(profile: StepProfile, factor: float) -> StepProfile:
 
 
 def _naive(kind: str, calibrating: Sequence[Seen], held: Sequence[Seen]) -> list[float]:
-    """Efficiency stays as in the calibration: of the same strategy where that ran, else the median."""
+    """Return forecasts with the efficiency of the calibration: that of the same strategy, or else the median."""
     single = _singles(kind, [*calibrating, *held])
     known: dict[tuple[str, int], list[float]] = {}
     for one in calibrating:
@@ -314,7 +314,7 @@ def _naive(kind: str, calibrating: Sequence[Seen], held: Sequence[Seen]) -> list
 
 
 def _singles(kind: str, seen: Sequence[Seen]) -> Mapping[str, float]:
-    """The rate of one worker alone, for every run."""
+    """Return the rate of one worker alone, for every run."""
     if kind == "lab":
         profiles = {one.case.name: _profile(one) for one in seen}
         return {name: p.batch_size / (p.forward_seconds + p.backward) for name, p in profiles.items()}
@@ -323,7 +323,7 @@ def _singles(kind: str, seen: Sequence[Seen]) -> Mapping[str, float]:
 
 
 def spoken(certificate: Certificate) -> Iterator[str]:
-    """The certificate as a table, and its figures."""
+    """Yield the certificate as a table, with its errors."""
     yield f"{'configuration':42} {'measured':>9} {'+-':>5} {'forecast':>9} {'error':>6} {'naive':>6} cores"
     for row in certificate.rows:
         note = "" if row.counts else "  unmeasured"

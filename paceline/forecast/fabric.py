@@ -19,7 +19,7 @@ from paceline.types import Cluster
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Seconds before the first byte, and bytes per second after it."""
+    """A wire: seconds before the first byte, and bytes per second after it."""
 
     latency: float
     bandwidth: float
@@ -76,33 +76,33 @@ class Fabric:
         return Cluster(tuple(rank // self.ranks for rank in range(self.size)))
 
     def resized(self, workers: int) -> Fabric:
-        """The same machines for another number of workers; few of them share one node."""
+        """Return the same machines for another number of workers; if all fit into one node, there is only one."""
         if workers <= self.ranks:
             return replace(self, nodes=1, ranks=workers, slow=min(self.slow, workers))
         return replace(self, nodes=-(-workers // self.ranks), slow=min(self.slow, workers))
 
     @property
     def core(self) -> float:
-        """Bytes per second that cross the network in all."""
+        """Bytes per second that all of the network can carry."""
         return self.between.bandwidth * self.nodes / self.oversubscription
 
     def classes(self) -> tuple[RankClass, ...]:
-        """Ranks that are alike: all, or the slow ones apart."""
+        """Groups of ranks that are alike: all ranks, or the slow ones apart from the others."""
         if not self.slow or self.slowness == 1.0 or self.slow >= self.size:
             return (RankClass(self.size, self.slowness if self.slow >= self.size else 1.0),)
         return RankClass(self.size - self.slow, 1.0), RankClass(self.slow, self.slowness)
 
     def delay(self, peers: int) -> float:
-        """How much longer than its mean the slowest of `peers` ranks computes, as a part of the mean.
+        """Return by how much the slowest of `peers` ranks exceeds the mean compute time, relative to the mean.
 
-        The expected maximum of n normal variables, by the bound sqrt(2 ln n).
+        It is the expected maximum of n normal variables, by the bound sqrt(2 ln n).
         """
         return self.jitter * sqrt(2 * log(peers)) if peers > 1 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class RankClass:
-    """So many ranks whose compute takes `slowness` times as long."""
+    """A number of ranks whose compute takes `slowness` times as long."""
 
     count: int
     slowness: float

@@ -1,6 +1,6 @@
 """Fit figures of a fabric to measured runs: the least mean error of logarithms, by the simplex of Nelder and Mead.
 
-Every figure is above 0 and is moved by factors. A guess holds figures that no run shows, by a small penalty.
+Every figure is positive and is changed by factors. A small penalty keeps figures that no run depends on at their guess.
 
 J. A. Nelder and R. Mead, "A simplex method for function minimization", The Computer Journal, 1965.
 """
@@ -23,7 +23,7 @@ def fit(
     measured: Sequence[float],
     rounds: int = ROUNDS,
 ) -> dict[str, float]:
-    """The figures with which `forecasts` come closest to what was measured."""
+    """Return the figures for which `forecasts` come closest to the measured rates."""
     names = list(guess)
     start = np.array([log(guess[name]) for name in names])
     target = np.log(np.asarray(measured))

@@ -33,7 +33,7 @@ ROWS = 4_096  # of a topology that are asked for at most: each may take as long 
 
 @dataclass(frozen=True)
 class Members:
-    """What a job is made of."""
+    """The members of a job: rule, exchange, schedule and compressor."""
 
     rule: Rule
     exchange: Costed
@@ -43,7 +43,7 @@ class Members:
 
 @dataclass(frozen=True)
 class Coding:
-    """Seconds that a compressor takes: for each dense byte that it encodes, and for each payload byte that comes."""
+    """Seconds that a compressor takes: per dense byte that it encodes, and per payload byte that it decodes."""
 
     encode: float = 0.0
     decode: float = 0.0
@@ -78,12 +78,12 @@ class Outlook:
 
     @property
     def efficiency(self) -> float:
-        """The rate as a part of what as many single workers would do."""
+        """The rate divided by the rate of as many single workers."""
         return self.rate * self.compute / (self.batch * self.workers)
 
     @property
     def exposed(self) -> float:
-        """Seconds of a step that are not compute of the slowest rank."""
+        """Seconds of a step beyond the compute of the slowest rank."""
         return max(0.0, self.step - self.slowest)
 
 
@@ -106,7 +106,7 @@ class Job:
 
     @cached_property
     def link(self) -> Link:
-        """What a dense chunk costs here, for schedules that plan with a link."""
+        """Return the cost of a dense chunk on this fabric, for schedules that plan with a link."""
         stages = self._wire_stages(0), self._wire_stages(1 << 26)
         first, large = (sum(stage.seconds for stage in path) for path in stages)
         return Link(first, (1 << 26) / max(large - first, 1e-12))
@@ -119,7 +119,7 @@ class Job:
         return tuple(self._plan(lane) for lane in self.members.rule.lanes)
 
     def _plan(self, lane: Lane) -> StepPlan:
-        """The plan of one lane, as an engine makes it."""
+        """Return the plan of one lane, as an engine makes it."""
         members, profile = self.members, self._profile(lane)
         if members.schedule.measures and not members.rule.averages_gradients:
             return plan_whole([profile.layout])
@@ -131,7 +131,7 @@ class Job:
         return Profile(layout, tuple(self.profile.ready), tuple(self.profile.forward))
 
     def stages(self, lane: int, chunk: int, phase: int, step: int) -> Sequence[Stage]:
-        """The rounds of a unit, one after another."""
+        """Return the rounds of a unit, one after another."""
         rule = self.members.rule
         turn = self._turns[step // rule.intervals[0] % len(self._turns)]
         key = (lane, chunk, turn)
@@ -146,7 +146,7 @@ class Job:
         return [*cached, *self._mean_of_all(chunk, step)]
 
     def _mean_of_all(self, chunk: int, step: int) -> list[Stage]:
-        """The mean over all ranks that some rules take every few steps on top."""
+        """Return the rounds of the mean over all ranks that some rules add every few steps."""
         intervals = self.members.rule.intervals
         if len(intervals) < 2 or (step + 1) % intervals[1]:
             return []
@@ -181,7 +181,7 @@ class Job:
         return self.coding.encode * dense, self.coding.decode * self._received()
 
     def _received(self) -> float:
-        """Bytes into the busiest rank in a step that exchanges."""
+        """Return the bytes into the busiest rank in a step that exchanges."""
         return sum(
             stage.received
             for lane, plan in enumerate(self.plans)
@@ -191,7 +191,7 @@ class Job:
         )
 
     def outlook(self) -> Outlook:
-        """Play the job until it is steady, and one period more."""
+        """Simulate the job until it is steady, and one more period."""
         classes = self.fabric.classes()
         rule = self.members.rule
         if rule.bound is None or self.members.exchange.asynchronous:
@@ -228,7 +228,7 @@ class Job:
         return seconds, played, steps
 
     def _peers(self) -> int:
-        """Ranks that a rank waits for in a step, itself included."""
+        """Return the number of ranks that a rank waits for in a step, itself included."""
         exchange = self.members.exchange
         if exchange.consensus:
             return self.fabric.size
@@ -258,6 +258,6 @@ class Job:
 
 
 def best_of(candidates: Sequence[Schedule], members: Members, profile: StepProfile, fabric: Fabric) -> Schedule:
-    """The schedule that `auto` would keep: the first that no later one clearly beats."""
+    """Return the schedule that `auto` would keep: the first that no later one clearly beats."""
     jobs = [Job(replace(members, schedule=schedule), profile, fabric) for schedule in candidates]
     return candidates[choose([job.outlook().step for job in jobs])]

@@ -21,7 +21,7 @@ RANK = re.compile(r"^#\s+Rank\s+\d+\s", re.MULTILINE)
 
 
 def with_link(fabric: Fabric, path: Path) -> tuple[Fabric, str]:
-    """The fabric with the measured line between nodes, and in words where it comes from."""
+    """Return the fabric with the measured line between nodes, and the source of it in words."""
     text = read_text(path)
     line = of_nccl_tests(text, path) if "busbw" in text else of_link_file(text, path)
     source = f"{path}: {line.latency * 1e6:.1f} us and {line.bandwidth * 8 / 1e9:.2f} Gbit/s, measured"
@@ -29,7 +29,7 @@ def with_link(fabric: Fabric, path: Path) -> tuple[Fabric, str]:
 
 
 def of_nccl_tests(text: str, path: Path) -> Line:
-    """From the table of all_reduce_perf, out of place."""
+    """Read the line from the table of all_reduce_perf, out-of-place columns."""
     rows = [(int(match[1]), float(match[2]) * 1e-6) for row in text.splitlines() if (match := ROW.match(row))]
     ranks = len(RANK.findall(text))
     rows = [(size, seconds) for size, seconds in rows if size and seconds]
@@ -43,14 +43,14 @@ def of_nccl_tests(text: str, path: Path) -> Line:
 
 
 def ring_line(sizes: list[int], seconds: list[float], ranks: int) -> Line:
-    """The line of a ring of ranks, from the seconds of whole sums."""
+    """Return the line of a ring of ranks, from the seconds of whole sums."""
     link = fit(sizes, seconds)
     passes = 2 * (ranks - 1)
     return Line(link.latency / passes, link.bandwidth * passes / ranks)
 
 
 def of_link_file(text: str, path: Path) -> Line:
-    """From a JSON with latency (seconds) and bandwidth (bytes per second), as `paceline net` and records have it."""
+    """Read the line from JSON with latency (seconds) and bandwidth (bytes per second)."""
     try:
         values: Any = json.loads(text)
         measured = values.get("link") or (values.get("network") or {}).get("measured") or values

@@ -107,7 +107,7 @@ class Machines(Member):
         )
 
     def assumptions(self) -> list[str]:
-        """Every figure that the text leaves to the library or to a default, with its source."""
+        """Return every figure that the text leaves to the library or to a default, with its source."""
         lines = []
         if self.hardware:
             lines.append(f"device {self.device}: {self.hardware['source']}")
@@ -159,7 +159,7 @@ def read_machines(text: str) -> Machines:
 
 
 def read_bandwidth(text: str, what: str) -> float:
-    """Bytes per second."""
+    """Return bytes per second."""
     return _with_unit(text, what, BANDWIDTHS, "25gbit")
 
 

@@ -21,7 +21,7 @@ STEPS = 5  # the last two are steady
 
 
 def with_prediction(explanation: Explanation) -> Explanation:
-    """Add the simulated step, where layer times and link are known."""
+    """Add the simulated step, if layer times and link are known."""
     basis, axes = explanation.basis, explanation.axes
     if basis is None or axes is None:
         return explanation
@@ -36,7 +36,11 @@ def predict(
     costs: Sequence[float],
     totals: tuple[float, float],
 ) -> Prediction:
-    """`profiles` are of the arenas of the plan, `costs` the seconds of its chunks; `totals`: forward and backward."""
+    """Return the seconds of a simulated step.
+
+    `profiles` belong to the arenas of the plan, `costs` are the seconds of its chunks, and `totals` are the seconds of
+    forward and of backward.
+    """
     forward, backward = totals
     way = way_of(schedule)
     compute = Compute(

@@ -1,4 +1,4 @@
-"""A forecast as records of kind forecast, which every report reads beside measured ones."""
+"""Forecasts as records of kind forecast, so that reports show them beside measured ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ def unit_of(model: str) -> str:
 
 
 def record_of(study: Study, point: Point, interval: tuple[float, float] | None = None) -> Record:
-    """`interval` are factors of the rate between which a checked forecast lies."""
+    """Return the record of a point.
+
+    `interval` has two factors of the rate; a checked forecast lies between them.
+    """
     outlook = point.outlook
     assert outlook is not None
     run, profile = run_of(study, point), study.calibration.profile

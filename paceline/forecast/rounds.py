@@ -28,7 +28,7 @@ PIECE = 1 << 14  # bytes per rank of the size that an exchange is asked for
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One round of one chunk: seconds before the first byte, then seconds that each part of the fabric is busy."""
+    """One round of one chunk: seconds before the first byte, then the seconds that each part of the fabric is busy."""
 
     fixed: float
     busy: tuple[float, ...]
@@ -41,7 +41,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """A round as fixed + slope x bytes; `received` is bytes into the busiest worker for each byte of the chunk."""
+    """A round as fixed + slope x bytes; `received` is the bytes into the busiest worker per byte of the chunk."""
 
     fixed: float
     slope: tuple[float, ...]
@@ -62,7 +62,7 @@ class Rounds:
         self._costs: dict[object, list[Cost]] = {}
 
     def of_chunk(self, compressor: Compressor, layout: Layout, chunk: Chunk, step: int = 0) -> list[Stage]:
-        """The rounds of a chunk with what its compressor makes of it."""
+        """Return the rounds of a chunk, with the bytes that its compressor makes of it."""
         wires = compressor.wires(layout, chunk, self._cluster.size)
         return [stage for wire in wires for stage in self.of_wire(wire, step)]
 
@@ -82,7 +82,7 @@ class Rounds:
         return self._costs[key]
 
     def _algorithm(self, wire: Wire, reduces: bool) -> str:
-        """How a comm moves a round; the first rounds of a sum reduce, the last ones gather."""
+        """Return how a comm moves a round; the first rounds of a sum reduce, the last ones gather."""
         exchange, fabric = self._exchange, self._fabric
         if wire.combine == "gather" or (exchange.one_sum and exchange.phases == 1):
             return fabric.algorithm
@@ -99,7 +99,7 @@ class Rounds:
 
 
 def cost_of(flows: Flows, unit: int, fabric: Fabric, algorithm: str) -> Cost:
-    """The cost of a round that was declared for a chunk of `unit` bytes."""
+    """Return the cost of a round whose flows were declared for a chunk of `unit` bytes."""
     load = Load(fabric, algorithm)
     if isinstance(flows, Fans):
         for fan in flows.fans:
@@ -110,7 +110,7 @@ def cost_of(flows: Flows, unit: int, fabric: Fabric, algorithm: str) -> Cost:
 
 
 class Load:
-    """Bytes on every port, hops and senders of one round."""
+    """The bytes on every port, the hops and the senders of one round."""
 
     def __init__(self, fabric: Fabric, algorithm: str) -> None:
         self._fabric, self._nodes, self._algorithm = fabric, fabric.cluster.nodes, algorithm
@@ -122,7 +122,7 @@ class Load:
         self._fixed, self._senders, self._crosses = 0.0, 1, False
 
     def node(self, rank: int) -> int:
-        """Servers, the ranks after the workers, have a node each."""
+        """Return the node of a rank; each server, a rank after the workers, has its own node."""
         return self._nodes[rank] if rank < len(self._nodes) else len(self._nodes) + rank
 
     def add_fan(self, fan: Fan) -> None:
@@ -133,7 +133,7 @@ class Load:
             self._add_direct(fan)
 
     def _add_ring(self, order: Sequence[int], fan: Fan) -> None:
-        """Every rank passes on to the next what it received, size - 1 times."""
+        """Add a ring: every rank passes on to the next what it received, size - 1 times."""
         size = len(order)
         whole = sum(fan.sources.values()) * sum(fan.targets.values()) / size
         ring = ring_cost(size, whole, passes=1)
@@ -146,7 +146,7 @@ class Load:
         self._wait(hops / size * (crossing * between + inside * within_node))
 
     def _add_direct(self, fan: Fan) -> None:
-        """Every source sends to every target at once."""
+        """Add flows from every source to every target at once."""
         sources, targets = sum(fan.sources.values()), sum(fan.targets.values())
         by_source, by_target = Counter[int](), Counter[int]()
         for rank, factor in fan.sources.items():

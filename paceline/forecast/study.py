@@ -1,4 +1,4 @@
-"""A forecast: strategies times numbers of workers on some machines, and what follows from it."""
+"""A forecast: strategies times numbers of workers on some machines, and results computed from it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def no_coding(compressor: str) -> Coding:
 
 @dataclass(frozen=True)
 class Point:
-    """One strategy on so many workers: an outlook, or why there is none."""
+    """One strategy on one number of workers: an outlook, or the reason why there is none."""
 
     strategy: str
     workers: int
@@ -67,14 +67,14 @@ class Study:
         return sorted({point.workers for point in self.points})
 
     def at(self, workers: int) -> list[Point]:
-        """The points that have an outlook at a number of workers, fastest first."""
+        """Return the points that have an outlook at a number of workers, fastest first."""
         points = [point for point in self.points if point.workers == workers and point.outlook is not None]
         return sorted(points, key=lambda point: -rate_of(point))
 
     def knee(self, strategy: str) -> int | None:
-        """The largest number of workers that still pays: the last step up added half of its workers' own rate.
+        """Return the largest number of workers whose last step up pays: it adds half of the new workers' own rate.
 
-        None if every step up pays, or if there is one number only.
+        None if every step up pays, or if there is only one number.
         """
         points = [point for point in self.of(strategy) if point.outlook is not None]
         for before, after in pairwise(points):
@@ -87,7 +87,7 @@ class Study:
         return None
 
     def break_even(self, one: str, two: str, workers: int) -> list[float]:
-        """Bandwidths of a port (bytes per second) at which two strategies are equally fast."""
+        """Return the bandwidths of a port, in bytes per second, at which two strategies are equally fast."""
 
         def lead(exponent: float) -> float:
             fabric = self.fabric.resized(workers)
@@ -135,7 +135,7 @@ def study(
     coding: CodingOf = no_coding,
     assumptions: Sequence[str] = (),
 ) -> Study:
-    """`run` has everything but the strategy and the number of workers."""
+    """Forecast every strategy on every number of workers; `run` has all other settings."""
     points = tuple(
         point_of(run, strategy, fabric.resized(count), calibration, coding)
         for strategy in strategies
@@ -145,7 +145,7 @@ def study(
 
 
 def point_of(run: Run, strategy: str, fabric: Fabric, calibration: Calibration, coding: CodingOf = no_coding) -> Point:
-    """One strategy on one fabric. A refusal of compose becomes the problem of the point."""
+    """Forecast one strategy on one fabric. A refusal of compose becomes the problem of the point."""
     workers = fabric.size
     try:
         axes, notes = members_of(run, strategy, fabric)
@@ -165,7 +165,7 @@ def point_of(run: Run, strategy: str, fabric: Fabric, calibration: Calibration, 
 
 
 def members_of(run: Run, strategy: str, fabric: Fabric) -> tuple[Axes, tuple[str, ...]]:
-    """The members of a strategy on a fabric; references stand for what they do."""
+    """Return the members of a strategy on a fabric; a reference gets the members that do the same."""
     if strategy in REFERENCES:
         return _axes(REFERENCE), ()
     placed = run.with_(workers=fabric.size, strategy=strategy, nodes=f"{fabric.nodes}x{fabric.ranks}", lab=None)
@@ -186,7 +186,7 @@ def _axes(words: Mapping[str, str]) -> Axes:
 
 
 def chosen_strategies(text: str) -> list[str]:
-    """The names of a list with commas; `all` is every strategy, after the references."""
+    """Return the names of a list with commas; `all` is every strategy, after the references."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     if names == ["all"]:
         return ["limit", "ddp", *STRATEGIES]
@@ -228,7 +228,7 @@ PASSES = 4  # over memory, to encode or decode a gradient on an accelerator
 
 
 def assumed_coding(machines: Machines) -> tuple[CodingOf, str]:
-    """Seconds of compressors on a device: passes over its memory. A figure to compare with, not a measurement."""
+    """Return the seconds of compressors on a device, as passes over its memory, and this assumption in words."""
     hardware = machines.hardware
     if hardware is None:
         return no_coding, "compressors are assumed to take no time; records of runs know better"

@@ -17,7 +17,7 @@ EPOCH = 1_281_167  # images of ImageNet's training part
 
 
 def spoken(study: Study, certificate: Certificate | None, *, price: float = 0.0, samples: int = EPOCH) -> list[str]:
-    """Everything that a forecast says."""
+    """Return all lines that a forecast prints."""
     return [
         *_title(study),
         "",

@@ -72,7 +72,7 @@ class Script:
 
 @dataclass
 class Played:
-    """What happened: events of the first class, and the seconds of every part of the fabric."""
+    """The result of a simulation: events of the first class, and the busy seconds of every part of the fabric."""
 
     events: list[Event] = field(default_factory=list)
     begins: list[float] = field(default_factory=list)  # of every backward of the first class
@@ -106,7 +106,7 @@ class Timeline:
         heappush(self._heap, (seconds, order, self._count, act))
 
     def left(self, unit: Unit, rank: SimulatedRank) -> None:
-        """A class lets a unit leave; it starts with the last class."""
+        """Note that a class lets a unit leave; the unit starts when all classes have."""
         self._left[unit] += 1
         if rank.leads:
             for follower in self._ranks[1:]:
@@ -135,7 +135,7 @@ class Timeline:
 
 
 class SimulatedRank:
-    """One rank for all of its class: a generator that sleeps and waits as a rank does."""
+    """One rank that stands for all of its class: a generator that sleeps and waits as a rank does."""
 
     def __init__(self, timeline: Timeline, number: int, kind: RankClass) -> None:
         self._timeline, self._number = timeline, number
@@ -190,7 +190,7 @@ class SimulatedRank:
             self._resume()
 
     def hear(self, unit: Unit) -> None:
-        """Rank 0 has let a unit leave, maybe of a step that has not begun here."""
+        """Note that rank 0 has let a unit leave, maybe of a step that has not begun on this rank."""
         self._said.append(unit)
         self._listen()
 
@@ -230,7 +230,7 @@ class SimulatedRank:
                 self._timeline.played.waited.append(waited)
 
     def _forward(self) -> Generator[Pause, None, float]:
-        """Forward, layer by layer where it stops at gates; returns the seconds that it waited."""
+        """Run forward, layer by layer if it stops at gates; return the seconds that it waited."""
         compute = self._script.compute
         if not (self._crosses and self._under_way >= 0):
             yield compute.forward_seconds * self._pace
@@ -276,7 +276,7 @@ class SimulatedRank:
         yield max(0.0, end if compute.aside else (compute.backward - last) * self._pace)
 
     def _open(self, step: int) -> Iterator[Pause]:
-        """All units of the last step are back before the first gradient of this one enters the arena."""
+        """Wait until all units of the last step are back; only then may a gradient of this step enter the arena."""
         if self._crosses and self._under_way >= 0:
             yield from self._wait(self._units(self._under_way))
         self._begin(step)
@@ -319,7 +319,7 @@ class SimulatedRank:
             self._timeline.left(named, self)
 
     def _pay(self) -> Iterator[Pause]:
-        """The computing thread does what sending costs it."""
+        """Spend the time that sending costs the computing thread."""
         owed, self._owed = self._owed, 0.0
         if owed:
             yield owed
@@ -343,10 +343,10 @@ class SimulatedRank:
 
 
 def stops(ready: Sequence[float], needs: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Slots in the order of backward, cut behind every slot that completes a chunk, and behind the first.
+    """Cut the slots in the order of backward behind every slot that completes a chunk, and behind the first.
 
-    Nothing can leave between two stops, so the clock need not stop there; on a model with few chunks that is most of
-    the time of a simulation.
+    Nothing can leave between two cuts, so the clock need not stop there. With few chunks this saves most of the time of
+    a simulation.
     """
     order = sorted(range(len(ready)), key=lambda slot: (ready[slot], slot))
     place = {slot: k for k, slot in enumerate(order)}
@@ -360,13 +360,13 @@ def stops(ready: Sequence[float], needs: Sequence[Sequence[int]]) -> list[list[i
 
 
 def _parts(plan: StepPlan) -> list[float]:
-    """The share of every chunk in the bytes of a step."""
+    """Return the share of every chunk in the bytes of a step."""
     total = max(1, sum(plan.nbytes))
     return [nbytes / total for nbytes in plan.nbytes]
 
 
 def _order(starts: Sequence[float]) -> list[tuple[float, list[int]]]:
-    """Slots by the time at which forward comes to them."""
+    """Return the slots by the time at which forward reaches them."""
     by_start: dict[float, list[int]] = {}
     for slot in sorted(range(len(starts)), key=lambda slot: (starts[slot], -slot)):
         by_start.setdefault(starts[slot], []).append(slot)

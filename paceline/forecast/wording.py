@@ -1,4 +1,4 @@
-"""What an outlook means, in words: what limits a step, and how far more workers help."""
+"""An outlook in words: what limits a step, and how far more workers help."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MEANING = {
 
 
 def bottleneck(outlook: Outlook) -> str:
-    """The part of a job that limits it; MEANING says what that means."""
+    """Return the part of a job that limits it; MEANING explains each part."""
     if outlook.step - outlook.slowest <= HIDDEN * outlook.step:
         return "slow ranks" if outlook.slowest > 1.05 * outlook.compute else "computing"
     part, seconds = max(outlook.busy.items(), key=lambda entry: entry[1])
@@ -34,7 +34,7 @@ def bottleneck(outlook: Outlook) -> str:
 
 
 def with_unit(nbytes: float) -> str:
-    """A bandwidth as networks are sold: bits per second."""
+    """Format a bandwidth in bits per second, as networks are sold."""
     bits = 8 * nbytes
     for unit, size in (("Tbit/s", 1e12), ("Gbit/s", 1e9), ("Mbit/s", 1e6)):
         if bits >= size:

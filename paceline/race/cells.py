@@ -13,7 +13,7 @@ BASELINE = "one worker"
 
 @dataclass(frozen=True)
 class Heat:
-    """A setting in which contenders are compared."""
+    """One model, batch size and number of workers, in which contenders are compared."""
 
     model: str
     workers: int
@@ -25,7 +25,7 @@ class Heat:
 
 @dataclass(frozen=True)
 class Cell:
-    """One fresh start of a contender. `name` is its file name."""
+    """One contender in one round. `name` is its file name."""
 
     name: str
     heat: Heat
@@ -59,7 +59,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Start:
-    """A fresh set of processes. Several cells take turns in it, or one cell has it to itself."""
+    """A fresh set of processes. Several cells take turns in it, or one cell runs alone."""
 
     cells: tuple[Cell, ...]
     shared: bool
@@ -74,12 +74,12 @@ class Start:
 
     @property
     def key(self) -> tuple[Heat, str]:
-        """Starts with the same key take about the same time."""
+        """A key that is equal for starts that take about the same time."""
         return self.heat, "turns" if self.shared else self.cells[0].label
 
 
 def starts_of(cells: Sequence[Cell], apart: Collection[tuple[Heat, str]] = ()) -> list[Start]:
-    """Group cells of one round into starts; cells named in `apart` run isolated whatever they could share."""
+    """Group the cells of one round into starts; cells named in `apart` run isolated even if they could share."""
     groups: dict[object, list[Cell]] = {}
     for cell in cells:
         shares = not cell.alone and cell.key not in apart

@@ -1,7 +1,7 @@
-"""Compare starts of two runs: the ratio of their rates, and the differences between their settings and machines.
+"""Compare the records of two runs: the ratio of their rates, and the differences between settings and machines.
 
-A record is one start. Rates vary more between starts than between blocks of one start, so intervals and verdicts are
-over starts. Imports no torch.
+Each record comes from one start, a fresh set of processes. Rates vary more between starts than inside one, so intervals
+and verdicts are over starts. Loads no torch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The starts of both sides, at least one per side."""
+    """The records of both sides, one per start, at least one per side."""
 
     first: tuple[Record, ...]
     second: tuple[Record, ...]
@@ -45,7 +45,7 @@ class Comparison:
 
     @property
     def busy(self) -> tuple[str, str]:
-        """Return why the machine counts as busy for each side, by its busiest start; empty if it does not."""
+        """Return for each side why the machine counted as busy, by its busiest start; empty if it did not."""
         first, second = (_busiest(side) for side in (self.first, self.second))
         return first, second
 

@@ -74,7 +74,7 @@ class RaceFolder:
             write(self._mark(cell), mark)
 
     def end(self, start: Start, results: Sequence[Result], known: Mapping[str, Any]) -> list[Record]:
-        """Write the records, then remove the marks; `known` is what the race knows of the start."""
+        """Write the records, then remove the marks; `known` are facts about the start that records get."""
         mates = [cell.label for cell in start.cells]
         records = []
         for cell, (record, events) in zip(start.cells, results, strict=True):
@@ -104,7 +104,7 @@ class RaceFolder:
         return failed_record(run, why, text=text), []
 
     def repair(self, plan: RacePlan) -> list[Cell]:
-        """Make room for the cells of starts that were torn, and for damaged records; return the torn cells."""
+        """Rename what torn starts left and damaged records, so that their cells run again; return the torn cells."""
         for path, _ in self.damaged(plan):
             path.rename(path.with_suffix(f".damaged-{datetime.now(timezone.utc):%Y%m%d-%H%M%S}"))
         marked = [cell for cell in plan.cells if self._mark(cell).exists()]
@@ -116,7 +116,7 @@ class RaceFolder:
         return [cell for cell in marked if cell.name in torn]
 
     def _torn(self, cell: Cell) -> list[str]:
-        """Return the names of a start that lacks a record, by the mark of one of its cells."""
+        """Return the names of all cells of a start that lacks a record, from the mark of one of them."""
         try:
             names = [str(name) for name in json.loads(read_text(self._mark(cell))).get("start") or [cell.name]]
         except (WrongCommand, ValueError, AttributeError, RecursionError):
@@ -139,7 +139,7 @@ class RaceFolder:
     def incomplete(self, plan: RacePlan) -> set[int]:
         """Return the rounds without usable ratios: a cell failed or never ran, or the round was interrupted.
 
-        A race until it is sure ends after some round, and contenders leave it before: what never ran is not missing.
+        In a race until it is sure, contenders may leave and rounds end early; cells that were never due do not count.
         """
         records = [(cell, self.record_of(cell)) for cell in plan.cells]
         failed = {cell.round for cell, record in records if record is not None and record.verdict == "failed"}

@@ -18,19 +18,19 @@ SHARED_WATCHED = 2  # steps of each contender of a shared start whose events are
 
 
 class Measurer(Protocol):
-    """Measures the starts of a race; tests have one that draws numbers."""
+    """Measures the starts of a race; tests use one that draws random numbers."""
 
     def alone(self, cell: Cell, on_line: OnLine) -> Result:
-        """Return the record of a cell that has its processes to itself."""
+        """Return the record of a cell that runs alone in its processes."""
 
     def together(self, start: Start, seconds: float, on_line: OnLine) -> Sequence[Result]:
-        """Return the records of cells that take turns for about so many seconds. Raises TurnFailed."""
+        """Return the records of cells that take turns for about this many seconds. Raises TurnFailed."""
 
 
 class Measured:
-    """Measure starts, and cache the cost of a sample of each workload; `watched` as in `measure`.
+    """Measures starts, and caches the FLOPs of a sample for each workload; `watched` as in `measure`.
 
-    `turns` fixes the number of turns of a shared start; `room` replaces the memory that is free, in bytes.
+    `turns` fixes the number of turns of a shared start; `room` replaces the free memory, in bytes.
     """
 
     def __init__(self, *, watched: int = WATCHED, turns: int | None = None, room: int | None = None) -> None:

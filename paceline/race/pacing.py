@@ -18,9 +18,9 @@ ENOUGH_STARTS = 3  # to know the spread between starts
 
 
 def next_seconds(field: Field, workers: int) -> float:
-    """Return the seconds of turns that make the interval narrowest for the time that it takes.
+    """Return the seconds of turns that make the interval narrowest for the time spent.
 
-    Short starts pay for importing and building again and again; long ones measure one draw of the start too well.
+    Short starts spend most of their time on imports and building; long starts measure a single start too precisely.
     """
     standings = [one for one in field.at(workers) if one.last.race.get("shared")]
     lengths = [
@@ -43,6 +43,6 @@ def _best_seconds(one: Standing, rival: Standing, mates: Sequence[Standing]) -> 
 
 
 def _turn_seconds(record: Record) -> float:
-    """Return the seconds of one contender's block, with the step that goes before it."""
+    """Return the seconds of one contender's block, with the step before it that is not measured."""
     steps = len(record.series.get("seconds", [])) / max(1, len(inside(record)))
     return (1 + steps) * float(record.step["median"])

@@ -263,7 +263,7 @@ def base(suite: Suite, heat: Heat, threads: int) -> Run:
 
 
 def _refuse(entries: Sequence[Entry], unknown: Sequence[str] = ()) -> None:
-    """Raise all problems at once, each with its contender and heat, or without them if it concerns all."""
+    """Raise all problems at once, each with its contender and heat; a problem of all contenders is named once."""
     problems: dict[str, list[str]] = {}
     for entry in entries:
         try:
@@ -295,7 +295,7 @@ def _cells(suite: Suite, entries: Sequence[Entry], script: tuple[str, ...]) -> I
 
 
 def _rounds_of(entry: Entry, suite: Suite) -> Collection[int]:
-    """Return the rounds of an entry: all, or a few if no verdict depends on it."""
+    """Return the rounds of an entry: all, or only the first ones if no verdict depends on it."""
     extra = entry.label == BASELINE or (entry.label == "limit" and bool(entry.alone))
     if suite.rounds is None:
         return range(1, (suite.reference_rounds or FEW_ROUNDS) + 1) if extra else range(1, MOST_ROUNDS + 1)

@@ -78,12 +78,12 @@ class Race:
 
     @property
     def cut_short(self) -> bool:
-        """Return whether time ended before all rounds, or before the race was sure."""
+        """Return whether time ran out before all rounds were done, or before the race was decided."""
         return bool(self.late)
 
     @property
     def rounds(self) -> int:
-        """Return the number of rounds in which every cell has finished; without an end, of those that began."""
+        """Return how many rounds have all their cells finished; if the number of rounds is open, how many began."""
         if self.plan.suite.until_sure:
             return max((cell.round for cell in self.plan.cells if cell.name in self.records), default=0)
         left = [cell.round for cell in self.plan.cells if cell.name not in self.records]
@@ -103,27 +103,27 @@ class Race:
         return Standing(label, heat.workers, ended[-1].kind, group, ended) if ended else None
 
     def cells_of(self, heat: Heat, label: str) -> list[Cell]:
-        """The cells of one contender, by round."""
+        """Return the cells of one contender, by round."""
         return self.plan.cells_by_key.get((heat, label), [])
 
     def entries(self, heat: Heat) -> list[Entry]:
-        """The contenders of a heat, its baseline first."""
+        """Return the contenders of a heat, the baseline first."""
         alone = self.plan.baseline_of(heat)
         baseline = [entry for entry in self.plan.entries if (entry.heat, entry.label) == alone]
         return [*baseline, *(entry for entry in self.plan.entries_of(heat) if entry.label != BASELINE)]
 
     def field_of(self, heat: Heat) -> Field:
-        """The contenders of a heat, and its baseline, that ended well at least once."""
+        """Return the contenders and the baseline of a heat that ended well at least once."""
         entries = self.entries(heat)
         standings = (self.standing(entry.heat, entry.label) for entry in entries)
         return Field(tuple(standing for standing in standings if standing is not None), entries[-1].run)
 
     def verdict(self, heat: Heat) -> Verdict:
-        """The verdict about a heat as it stands now."""
+        """Return the verdict about a heat from the records so far."""
         return verdict(self.field_of(heat), heat.workers)
 
     def baseline(self, heat: Heat) -> Standing | None:
-        """The one worker that contenders of a heat are compared with."""
+        """Return the one-worker run that contenders of a heat are compared with."""
         return self.standing(*self.plan.baseline_of(heat))
 
     def speedup(self, entry: Entry) -> Interval | None:
@@ -167,7 +167,7 @@ class Race:
         return [cell for cell in cells if not self._is_over(cell, over) and not self.is_out(cell.key)]
 
     def _is_over(self, cell: Cell, over: set[Heat]) -> bool:
-        """A baseline is needed as long as one of the heats that use it goes on."""
+        """Return whether a cell is needed no more; a baseline is needed until all heats that use it are over."""
         if cell.label == BASELINE:
             users = [heat for heat in self.plan.heats if self.plan.baseline_of(heat)[0] == cell.heat]
             return all(heat in over for heat in users)
@@ -176,13 +176,13 @@ class Race:
     # time ---------------------------------------------------------------------------------------
 
     def expected(self, starts: Sequence[Start]) -> float:
-        """Estimate seconds by earlier starts, without the first, which may have had more to do."""
+        """Estimate the seconds of starts from earlier ones, without the first, which may include one-time work."""
         known = {key: fmean(seconds[1:] or seconds) for key, seconds in self.seconds.items()}
         usual = fmean(known.values()) if known else 0.0
         return sum(known.get(start.key, usual) for start in starts)
 
     def seconds_left(self) -> float | None:
-        """Return the seconds that are left at most: of the minutes, or of the rounds; None if nothing is known."""
+        """Return the most seconds that are left, by the minutes or the rounds; None if nothing is known."""
         if not self.seconds:
             return None
         minutes, fixed = self.plan.suite.minutes_of_a_heat, self.plan.suite.rounds
@@ -196,7 +196,7 @@ class Race:
         return min(bounds, default=None)
 
     def heat_of(self, start: Start) -> Heat:
-        """Return the heat whose time a start uses; that of a baseline is the first heat that it serves."""
+        """Return the heat whose minutes a start uses; a baseline uses those of the first heat that it serves."""
         if start.cells[0].label != BASELINE:
             return start.heat
         return next(heat for heat in self.plan.heats if self.plan.baseline_of(heat)[0] == start.heat)
@@ -269,7 +269,7 @@ class Runner:
         self.begun: set[int] = set()
 
     def round(self, number: int, *, fresh: bool = False) -> None:
-        """Run what is left of a round, heat by heat in the order of the plan; `fresh` rounds replace their records."""
+        """Run the rest of a round, heat by heat in the order of the plan; `fresh` rounds replace their records."""
         race = self._race
         starts = starts_of(race.todo(number), race.apart)
         self._end_heats(starts, number)
@@ -284,7 +284,7 @@ class Runner:
                 self._run(Start(cells, start.shared))
 
     def _end_heats(self, starts: Sequence[Start], number: int) -> None:
-        """End the heats whose part of this round would run past the time; the first round always runs."""
+        """End the heats whose part of this round would exceed the minutes; the first round always runs."""
         race, minutes = self._race, self._race.plan.suite.minutes_of_a_heat
         if minutes is None or number == 1:
             return
@@ -295,7 +295,7 @@ class Runner:
                 race.late.add(heat)
 
     def _whole_again(self, start: Start, number: int) -> None:
-        """Set records aside that a repeated shared start will make again: ratios are of contenders side by side."""
+        """Set aside the records that a repeated shared start will replace: ratios need contenders side by side."""
         race = self._race
         if not start.shared:
             return
@@ -346,7 +346,7 @@ class Runner:
         return seconds
 
     def _separate(self, start: Start, problem: TurnFailed) -> None:
-        """Isolate the contender that failed, or all if nobody knows which; then repeat the start."""
+        """Isolate the contender that failed, or all contenders if it is not known which; then repeat the start."""
         race = self._race
         failed = [cell for cell in start.cells if cell.label == problem.contender] or list(start.cells)
         for cell in failed:
@@ -358,7 +358,7 @@ class Runner:
             self._run(part)
 
     def _known(self, start: Start, seconds: float) -> dict[str, Any]:
-        """Return what the race knows about the records of a start."""
+        """Return the facts about a start that the race adds to its records."""
         suite, cell = self._race.plan.suite, start.cells[0]
         known: dict[str, Any] = {"margin": suite.margin, "seconds": seconds}
         if suite.until_sure:
@@ -367,7 +367,7 @@ class Runner:
         return known if start.shared or not why else {**known, "alone": why.splitlines()[0]}
 
     def _efficient(self, start: Start, results: Sequence[Result]) -> list[Result]:
-        """Add the efficiency of each record by the baseline so far; records are never written again."""
+        """Add the efficiency to each record, from the baseline so far; a written record is never changed later."""
         alone = self._race.baseline(start.heat)
         if alone is None or start.cells[0].label == BASELINE:
             return list(results)

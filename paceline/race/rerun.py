@@ -1,4 +1,4 @@
-"""Run a recorded run again on this machine and compare the two."""
+"""Repeat a recorded run on this machine, and compare the two."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from paceline.race.script import script_of
 
 
 def check_rerun(record: Record) -> None:
-    """Raise if a record cannot be run again, before anything is printed or started."""
+    """Raise if a record cannot be repeated, before anything is printed or started."""
     if record.kind == "forecast":
         raise WrongCommand(f"record {record.id} is a forecast", why="nothing was run that could be run again")
     script = script_of(record)
@@ -34,7 +34,7 @@ def check_rerun(record: Record) -> None:
 def rerun(
     record: Record, runs: Path, on_line: OnLine | None = None, show: Callable[[Record], None] = lambda record: None
 ) -> tuple[Stored, Comparison | None]:
-    """Run again and keep the record in `runs`; return it with the comparison, or None if the old run failed."""
+    """Repeat a run and keep the record in `runs`; return it with the comparison, or None if the old run failed."""
     check_rerun(record)
     fresh, path = keep(record.run, runs, on_line=on_line, show=show)
     return Stored(fresh, path), None if rate_of(record) is None else compare([fresh], [record])

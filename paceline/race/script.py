@@ -45,7 +45,7 @@ def launch(
     on_line: OnLine | None = None,
     elastic: Any = None,
 ) -> None:
-    """Start the script on every worker and pass the options of the command line on to `join` and `wrap`.
+    """Start the script on every worker, and pass the settings of the command line on to `join` and `wrap`.
 
     `elastic` is the membership of an elastic job, which gets a coordinator.
     """
@@ -96,7 +96,7 @@ def _start(
 
 
 def _coordinate(job: Any, run: Run, folder: Path, environ: Mapping[str, str], elastic: Any) -> None:
-    """Start the coordinator beside the workers, and workers again that die."""
+    """Start the coordinator beside the workers, and restart workers that die."""
     if not isinstance(job, LocalJob):
         raise WrongCommand(f"--launcher {run.launcher} with membership {elastic}", remedy="--launcher local")
     job.restarts = Restarts(run.restart or DEFAULT, always=frozenset({run.workers}))
@@ -145,7 +145,7 @@ def _settings_of(run: Run, names: Sequence[str]) -> dict[str, Any]:
 
 
 def command_of(argv: Sequence[str], run: Run) -> str:
-    """Return the command of a race that starts the script with the settings of a run again."""
+    """Return the command of a race that starts the script with the settings of this run."""
     axes = _settings_of(run, CHOSEN)
     parts = [run.strategy] if run.strategy else []
     parts += [f"{name}={value}" for name, value in axes.items() if name != "strategy"]

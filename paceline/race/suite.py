@@ -38,7 +38,7 @@ MINUTES = 3.0  # of a heat, where neither minutes nor rounds are set
 
 
 def _common() -> type[BaseModel]:
-    """Return the fields of a run that a suite may set for all its cells, each optional as on the command line."""
+    """Return a model of the fields of Run that a suite may set for all cells, each optional as on the command line."""
     fields: dict[str, Any] = {
         name: (field.annotation, field.default) for name, field in Run.model_fields.items() if name not in GRID
     }
@@ -63,7 +63,7 @@ class Published(BaseModel):
 
 
 class Suite(BaseModel):
-    """The settings of a race. Flags of `paceline race` win over the file."""
+    """The settings of a race. Flags of `paceline race` override the file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -1,6 +1,6 @@
 """Published results as data: runs, machines and figures, with notes on errors in the tables.
 
-Rates are samples per second of the whole job. Figures and contradictions are kept as they were printed.
+Rates are samples per second of the whole job. Figures stay as they were printed, even if they contradict each other.
 """
 
 from __future__ import annotations

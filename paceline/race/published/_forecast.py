@@ -59,7 +59,7 @@ class Task:
         return self.rate / (self.workers * self.alone)
 
     def forecast(self, values: Values) -> float:
-        """Samples per second."""
+        """Return samples per second."""
         run = Run(model=self.model, batch_size=self.batch, **self.axes)  # type: ignore[arg-type]
         known = Calibration(_profile(self.model, self.batch, self.alone, self.held), "the published rate")
         point = point_of(run, self.strategy, self.wires(values), known)
@@ -92,7 +92,7 @@ class Forecast:
 
 @dataclass(frozen=True)
 class Forecasts:
-    """The rows of one published system, calibrating ones included, and what no model explains."""
+    """The rows of one published system, including calibrating rows, and the rows that no model explains."""
 
     rows: tuple[Forecast, ...]
     unexplained: tuple[str, ...] = ()
@@ -105,7 +105,7 @@ class Forecasts:
         return [row for row in self.rows if not row.task.calibrates]
 
     def sentence(self) -> str:
-        """Errors of all rows that did not calibrate, beside those of the naive forecast."""
+        """Return the errors of all rows that did not calibrate, with those of the naive forecast."""
         rows = self.judged
         if not rows:
             return ""
@@ -120,7 +120,7 @@ class Forecasts:
 
 
 def forecasts_of(name: str, published: dict[str, Any]) -> Forecasts:
-    """The forecasts of one published system; none for a system that is not described here."""
+    """Return the forecasts of one published system; empty for a system that is not described here."""
     groups, unexplained = SYSTEMS[name](published)
     return Forecasts(tuple(f for tasks, guess in groups for f in _calibrated(tasks, guess)), tuple(unexplained))
 
@@ -148,7 +148,7 @@ def _fitted(known: Sequence[Task], guess: Values) -> Values:
 
 
 def _bandwidth(task: Task, guess: Values) -> Values:
-    """The bandwidth with which one row is as published: rates rise with it."""
+    """Find the bandwidth at which one row has its published rate; rates rise with bandwidth."""
     low, high = (log10(guess["bandwidth"]) + side for side in (-3, 3))
     for _ in range(HALVINGS):
         middle = (low + high) / 2
@@ -170,7 +170,7 @@ def _nodes(workers: int, per_node: int, line: Line, inside: Line, **more: Any) -
 
 
 def _dlaas(published: dict[str, Any]) -> tuple[list[Group], list[str]]:
-    """Two P100 per machine, dual 10 Gbit/s; tuned TCP without incast."""
+    """Return the rows of machines with two P100 and dual 10 Gbit/s; TCP was tuned, so there is no incast."""
     groups: list[Group] = []
     unexplained = []
     for table in published["table"]:
@@ -208,7 +208,7 @@ NAMES = {
 
 
 def _bluefog(published: dict[str, Any]) -> tuple[list[Group], list[str]]:
-    """Eight V100 per machine, 25 Gbit/s; batch 32 has no ideal line, so its one machine is the base."""
+    """Return the rows of machines with eight V100 and 25 Gbit/s. One machine is the base of batch 32."""
     groups: list[Group] = []
     for chart in published["chart"]:
         ideal, batch = chart.get("ideal_128"), chart["batch"]
@@ -250,7 +250,7 @@ MODELS = {
 
 
 def _elasticdl(published: dict[str, Any]) -> tuple[list[Group], list[str]]:
-    """One all-reduce per tensor after backward; the models of a place share its wires."""
+    """Return rows with one all-reduce per tensor after backward; the models of a place share its wires."""
     places: dict[str, list[Task]] = {}
     for table in published["table"]:
         place, model = table["place"], table["model"]
@@ -272,7 +272,7 @@ def _elasticdl(published: dict[str, Any]) -> tuple[list[Group], list[str]]:
 
 
 def _tensorpack(published: dict[str, Any]) -> tuple[list[Group], list[str]]:
-    """Eight P100 in one machine."""
+    """Return the rows of one machine with eight P100."""
     groups: list[Group] = []
     unexplained = ["2019-05, the ladder: its rows have 8 GPUs each and differ in precision, batch and compiler"]
     for table in published["table"]:
@@ -325,7 +325,7 @@ BATCHES = {"resnet50": 64, "bert_base": 64, "bert_large": 8}
 
 
 def _ddl_benchmarks(published: dict[str, Any]) -> tuple[list[Group], list[str]]:
-    """Eight machines of four GPUs. A machine adds up its GPUs before it pushes to servers, so it is one rank there."""
+    """Return the rows of eight machines with four GPUs. A machine sums over its GPUs before it pushes, as one rank."""
     groups: list[Group] = []
     for network, (kind, spelled) in NETWORKS.items():
         wire = entry("network", kind)

@@ -123,7 +123,7 @@ class SheetCell:
 
     @property
     def behind(self) -> int:
-        """Return the number of fresh starts of the ratio to another row, or of the rate without a ratio."""
+        """Return the number of starts of the ratio to another row, or of the rate if there is no ratio."""
         return len(self.records) if self.ratio is None or self.row.base == self.row.name else self.repeats
 
     def value(self, figure: PublishedFigure) -> float | str | None:
@@ -167,13 +167,13 @@ class Published(Protocol):
     """The module of one published benchmark: which runs answer its tables, and what follows from them."""
 
     def sheets(self, published: dict[str, Any]) -> list[Sheet]:
-        """Its tables, each row with the run that answers it."""
+        """Return its tables; each row has the run that answers it."""
 
     def judge(self, published: dict[str, Any], filled: Sequence[Filled]) -> list[str]:
-        """Each of its conclusions, true or false here."""
+        """Return each of its conclusions, judged true or false here."""
 
     def facts(self, published: dict[str, Any]) -> list[tuple[str, str]]:
-        """Pairs of a name and a text that stand beside the tables."""
+        """Return pairs of a name and a text that are shown beside the tables."""
 
 
 @dataclass(frozen=True)

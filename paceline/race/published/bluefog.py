@@ -52,7 +52,7 @@ def _here() -> Sheet:
 
 
 def judge(published: dict[str, Any], filled: Sequence[Filled]) -> list[str]:
-    """Empty: nothing was concluded that figures could confirm."""
+    """Return an empty list: no published conclusion can be checked with figures."""
     return []
 
 

@@ -1,4 +1,4 @@
-"""ddl-benchmarks: seven schedules on three networks. Here: on this machine's memory, and on the minimal lab."""
+"""ddl-benchmarks: seven schedules on three networks; here in this machine's memory, and in a small lab."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _answer(axes: dict[str, str], *, lab: bool) -> tuple[Run | None, str]:
 
 
 def judge(published: dict[str, Any], filled: Sequence[Filled]) -> list[str]:
-    """Empty: nothing was concluded that figures could confirm."""
+    """Return an empty list: no published conclusion can be checked with figures."""
     return []
 
 

@@ -77,7 +77,7 @@ def _answer(what: str, workers: int) -> tuple[Run | None, str]:
 
 
 def judge(published: dict[str, Any], filled: Sequence[Filled]) -> list[str]:
-    """Empty: nothing was concluded that figures could confirm."""
+    """Return an empty list: no published conclusion can be checked with figures."""
     return []
 
 

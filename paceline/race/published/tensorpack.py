@@ -93,12 +93,12 @@ def _ladder(table: dict[str, Any]) -> Sheet:
 
 
 def judge(published: dict[str, Any], filled: Sequence[Filled]) -> list[str]:
-    """Empty: nothing was concluded that figures could confirm."""
+    """Return an empty list: no published conclusion can be checked with figures."""
     return []
 
 
 def facts(published: dict[str, Any]) -> list[tuple[str, str]]:
-    """Empty: everything stands in its tables."""
+    """Return an empty list: the tables have everything."""
     return []
 
 

@@ -1,1 +1,1 @@
-"""What records of contenders show: standings, fields and the verdict."""
+"""Results of contenders from their records: standings, fields and the verdict."""

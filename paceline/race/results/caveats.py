@@ -1,4 +1,4 @@
-"""Notes of a verdict: what a reader must know about the runs behind the rates."""
+"""Notes of a verdict: facts about the runs that a reader must know to trust the rates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from paceline.run.run import Run
 
 
 def caveats(field: Field, workers: int) -> Iterator[str]:
-    """Notes about the contenders on so many workers, and about the baseline that they are compared with."""
+    """Yield notes about the contenders on this many workers, and about their baseline."""
     base, here = field.baseline, field.at(workers)
     seen = here if base is None or base in here else [base, *here]
     yield from _busy(seen)
@@ -29,7 +29,7 @@ def caveats(field: Field, workers: int) -> Iterator[str]:
 
 
 def _busy(standings: Sequence[Standing]) -> Iterator[str]:
-    """Say in how many starts the machine had other work, with the worst of them."""
+    """Yield a note on the number of starts during which the machine had other work, with the worst of them."""
     starts = {
         record.turn if record.race.get("shared") else record.id: record
         for standing in standings
@@ -60,7 +60,7 @@ def _no_scaling(base: Standing | None, here: Sequence[Standing]) -> Iterator[str
 
 
 def _steps(standing: Standing) -> Iterator[str]:
-    """Steps that drift, and steps that hold no whole number of periods."""
+    """Yield notes on steps that drift, and on blocks that are not whole periods of a rule."""
     unsteady = sum(record.outcome == "unsteady" for record in standing.records)
     if unsteady:
         yield f"{unsteady} of {len(standing.records)} repeats of {standing.label} were unsteady"
@@ -73,7 +73,7 @@ def _steps(standing: Standing) -> Iterator[str]:
 
 
 def _period(run: Run) -> int:
-    """Steps after which a rule repeats itself; 1 for a rule that this version cannot make."""
+    """Return the steps after which a rule repeats itself; 1 for a rule that this version does not have."""
     try:
         return period_of(run)
     except PacelineError:
@@ -81,7 +81,7 @@ def _period(run: Run) -> int:
 
 
 def _not_judged(standings: Sequence[Standing]) -> Iterator[str]:
-    """Contenders with too few steps to tell whether they are steady, once for each reason."""
+    """Yield the contenders with too few steps to judge whether they are steady, once for each reason."""
     reasons: dict[str, dict[str, None]] = {}
     for standing in standings:
         for record in [one for one in standing.records if one.outcome == "not judged"][-1:]:
@@ -95,7 +95,7 @@ def _reason(record: Record) -> str:
 
 
 def _interrupted(standings: Sequence[Standing]) -> Iterator[str]:
-    """Rounds whose cells ran in more than one sitting."""
+    """Yield a note on rounds whose cells ran in more than one sitting."""
     sittings: dict[tuple[object, object], set[object]] = {}
     for record in (record for standing in standings for record in standing.records):
         if record.turn is not None and not record.turn[3]:

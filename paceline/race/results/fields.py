@@ -29,7 +29,7 @@ from paceline.run.run import Run
 
 @dataclass(frozen=True)
 class Field:
-    """All contenders that answered the same question, with any number of workers. `run` has what they share."""
+    """All contenders that answer the same question, with any number of workers. `run` holds the settings they share."""
 
     standings: tuple[Standing, ...]
     run: Run
@@ -54,7 +54,7 @@ class Field:
         return next((s for s in self.at(workers) if s.name == name), None)
 
     def reference(self, name: str, beside: Standing) -> Standing | None:
-        """limit or ddp with as many workers as `beside`; of several, the one most like it, then the plain one."""
+        """Return limit or ddp with as many workers as `beside`; of several the most similar, then the plain one."""
         standings = [s for s in self.at(beside.workers) if s.reference == name]
         mine = beside.first.run
         return min(
@@ -70,12 +70,12 @@ class Field:
 
     @property
     def baseline(self) -> Standing | None:
-        """One worker: the plain loop, which a race always has as the limit; else all-reduce, which has no partner."""
+        """Return the one-worker run: the plain loop, which every race has as its limit, or else all-reduce."""
         alone = sorted(self.at(1), key=lambda s: (s.kind != "measured", s.reference != "limit", s.name != "allreduce"))
         return alone[0] if alone else None
 
     def speedup(self, standing: Standing) -> Interval | None:
-        """The ratio to one worker; None without such a run, or where its work differs or is not known."""
+        """Return the ratio to one worker, or None if there is no such run, or its work differs or is not known."""
         base = self.baseline
         if base is None or not same_work(standing, base):
             return None
@@ -83,10 +83,10 @@ class Field:
 
 
 def fields_of(records: Iterable[Record]) -> list[Field]:
-    """Records sorted into fields and standings; failed runs have no rate and are in none.
+    """Sort records into fields and standings; failed runs have no rate and are left out.
 
-    What a contender of a race changes is no other question: its whole heat is in one field. Races with the same base,
-    and plain runs of it, are in that field, too.
+    A whole heat is in one field, whatever its contenders change. Races with the same base, and plain runs with the same
+    settings, are in that field, too.
     """
     ended = [record for record in records if rate_of(record) is not None and record.verdict != "failed"]
     ended.sort(key=lambda record: (record.time, record.id))
@@ -109,7 +109,7 @@ def fields_of(records: Iterable[Record]) -> list[Field]:
 
 
 def machine_of(environment: Mapping[str, Any], device: str) -> tuple[str, ...]:
-    """What a rate depends on beside the run: records of different machines or versions are not repeats."""
+    """Return the facts about a machine that a rate depends on; records that differ in them are not repeats."""
     packages = environment.get("packages") or {}
     return (
         device,
@@ -125,7 +125,7 @@ def _differing(machines: Sequence[tuple[str, ...]]) -> list[int]:
 
 
 def _standings(records: Sequence[Record]) -> tuple[Standing, ...]:
-    """Contenders by what they are; those that have a name in common are told apart."""
+    """Group records by contender; contenders with the same name get names that differ."""
     grouped: dict[Any, list[Record]] = {}
     for record in records:
         grouped.setdefault((record.workers, record.kind, *_is(record).items()), []).append(record)
@@ -141,14 +141,14 @@ def _standings(records: Sequence[Record]) -> tuple[Standing, ...]:
 
 
 def _is(record: Record) -> dict[str, str]:
-    """What makes a contender another one, in words that can stand behind its name."""
+    """Return the settings that identify a contender, in words that can follow its name."""
     run = record.run
     shown = {f"with {key.replace('_', ' ')}": value for key, value in setting(run, record.environment)}
     return {"as": contender(run), "on": run.nodes or "one node", **shown}
 
 
 def _by_label(records: Sequence[Record]) -> list[list[Record]]:
-    """Equal runs are one contender, however often they were raced, unless one race told two of them apart."""
+    """Group equal runs as one contender, even over several races, unless one race has them under two labels."""
     labels: dict[Heat | None, set[str]] = {}
     parts: dict[str, list[Record]] = {}
     for record in records:
@@ -159,27 +159,27 @@ def _by_label(records: Sequence[Record]) -> list[list[Record]]:
 
 
 def _called(records: Sequence[Record]) -> str:
-    """The label that all races have for it; without one, as people name it."""
+    """Return the label that all its races use, or else the usual name of the contender."""
     labels = {label for record in records if (label := label_of(record))}
     return labels.pop() if len(labels) == 1 else contender(records[0].run)
 
 
 def _apart(name: str, parts: Sequence[Sequence[Record]]) -> list[str]:
-    """The name with what differs between several contenders that have it."""
+    """Return the name once for each contender that has it, with the settings in which they differ."""
     facts = [_is(part[0]) for part in parts]
     differing = [key for key in facts[0] if len({each[key] for each in facts}) > 1]
     return [" ".join([name, *(f"{key} {each[key]}" for key in differing)]) for each in facts]
 
 
 def _group(records: Sequence[Record]) -> str:
-    """The group by its race, else by its records; older records do not name it, and their run is composed."""
+    """Return the group from the race, or else from the records; the run of an older record is composed again."""
     written = [*map(same_result_of, records), *(record.same_result for record in records)]
     same = next((same for same in written if same is not None), None)
     return group(records[0].run) if same is None else SAME if same else CHANGES
 
 
 def _place(standing: Standing) -> tuple[int, float]:
-    """References first, then the fastest first."""
+    """Return a sort key: references first, then by falling rate."""
     order = {"limit": 0, "ddp": 1}.get(standing.reference or "", 2)
     return order, -standing.rate.centre
 

@@ -1,4 +1,4 @@
-"""Sentences below the headline of a verdict: ddp, the limit, scaling, waiting, and who changes convergence."""
+"""Sentences below the headline of a verdict: ddp, limit, scaling, waiting, and strategies that change convergence."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NOT_MEASURED = {"replayed": "compute was a timed wait", "forecast": "nothing was
 
 
 def findings(field: Field, workers: int, order: Sequence[Standing]) -> Iterator[str]:
-    """Findings about the best contender, if there is one, then about those that change convergence."""
+    """Yield findings about the best contender, if there is one, then about those that change convergence."""
     for best in order[:1]:
         yield from _over_next(best, order[1:])
         yield from _over_ddp(field, best, order[1:])
@@ -26,14 +26,14 @@ def findings(field: Field, workers: int, order: Sequence[Standing]) -> Iterator[
 
 
 def _over_next(best: Standing, rivals: Sequence[Standing]) -> Iterator[str]:
-    """Compare with the first contender that is surely slower, where another one ties."""
+    """Compare the best with the first contender that is surely slower, if another one ties with the best."""
     slower = [rival for rival in rivals if best.beats(rival)]
     if slower and len(slower) < len(rivals):
         yield f"{best.label} runs at {times(best.against(slower[0]), f'the rate of {slower[0].label}')}."
 
 
 def _over_ddp(field: Field, best: Standing, rivals: Sequence[Standing]) -> Iterator[str]:
-    """Compare with ddp, unless the headline or the sentence before does that."""
+    """Compare the best with ddp, unless the headline or the sentence before does."""
     ddp = field.reference("ddp", best)
     if ddp is None or ddp is best:
         return
@@ -70,7 +70,7 @@ def _waiting(best: Standing) -> Iterator[str]:
 
 
 def _change(standing: Standing, beside: Standing | None) -> str:
-    """A rate with accuracy or loss beside it; never a winner."""
+    """Return a rate with its accuracy or loss; such a contender never wins."""
     if beside is None or beside is standing:
         return f"{standing.label} changes convergence: a rate alone says nothing."
     rate = times(standing.against(beside), f"the rate of {beside.label}")
@@ -84,7 +84,7 @@ def _change(standing: Standing, beside: Standing | None) -> str:
 
 
 def _against(standing: Standing, mine: float, beside: Standing, theirs: float, digits: int) -> str:
-    """Two figures of training, each with its number of updates where these differ."""
+    """Return two training figures, each with its number of updates if these differ."""
     if standing.updates == beside.updates:
         return f"{mine:.{digits}f} against {theirs:.{digits}f}"
     after = f"after {standing.updates} updates"

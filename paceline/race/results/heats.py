@@ -19,23 +19,23 @@ Heat = tuple[str, str]
 
 
 def label_of(record: Record) -> str | None:
-    """What the contender was called in its race."""
+    """Return the label of the contender in its race."""
     return (record.race.get("label") or None) if heat_of(record) is not None else None
 
 
 def heat_of(record: Record) -> Heat | None:
-    """The race and the heat in it."""
+    """Return the race, and the heat in it."""
     name, heat = record.race.get("name"), record.race.get("heat")
     return (name, heat) if name is not None and heat is not None else None
 
 
 def same_result_of(record: Record) -> bool | None:
-    """Whether the race decided that it ends where all-reduce on the race's base ends."""
+    """Return whether the race found that the run ends where all-reduce ends, on the base of the race."""
     return record.race.get("same_result")
 
 
 def bases(records: Iterable[Record]) -> dict[Heat, Record]:
-    """The base of every heat; without a reference, the record that sets least."""
+    """Return the base of every heat; in a heat without a reference, the record with the fewest settings."""
     heats: dict[Heat, list[Record]] = {}
     for record in records:
         heat = heat_of(record)

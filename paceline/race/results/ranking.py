@@ -9,9 +9,9 @@ T = TypeVar("T")
 
 
 def ranked(contenders: Iterable[T], *, rate: Callable[[T], float], beats: Callable[[T, T], bool]) -> list[T]:
-    """Fastest first, but whoever is beaten by another comes after all whom nobody beats.
+    """Sort by rate, but rank everyone who loses a paired comparison below everyone unbeaten.
 
-    A mean over rounds that others do not have may be higher for no merit; `beats` looks at what both have.
+    A contender may have a higher mean only because of rounds that others lack; `beats` compares common rounds.
     """
     entries = list(contenders)
     return sorted(entries, key=lambda one: (any(beats(rival, one) for rival in entries), -rate(one)))

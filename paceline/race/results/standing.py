@@ -37,7 +37,7 @@ SAME, CHANGES = "same result as all-reduce", "changes convergence"
 
 
 def contender(run: Run) -> str:
-    """The strategy as people name it, with the axes that were given beside it."""
+    """Return the usual name of a strategy, with the axes that were set beside it."""
     members = [str(getattr(run, axis)) for axis in AXES if getattr(run, axis) is not None]
     words = ([run.strategy] if run.strategy else []) + members
     name = " + ".join(words) or "allreduce"
@@ -45,17 +45,17 @@ def contender(run: Run) -> str:
 
 
 def name_of(record: Record) -> str:
-    """The contender as its race calls it, or as people name it."""
+    """Return the label of the contender in its race, or else its usual name."""
     return label_of(record) or contender(record.run)
 
 
 def group(run: Run) -> str:
-    """The group of a run whose record does not say whether it ends where all-reduce ends."""
+    """Return the group of a run whose record does not say whether it ends where all-reduce ends."""
     return SAME if has_same_result(run) else CHANGES
 
 
 def setting(run: Run, environment: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """Everything that contenders of one race have in common; threads of a worker as they come out where it ran."""
+    """Return the settings that contenders of one race share; threads are those that a worker really had."""
     values = {k: v for k, v in run.model_dump().items() if k not in _ASIDE}
     values["batch_size"], values["global_batch"] = run.per_worker, None
     values["threads"] = run.threads or _threads(environment, run.workers)
@@ -69,7 +69,7 @@ def _threads(environment: Mapping[str, Any], workers: int) -> int:
 
 
 def spoken_setting(run: Run, unit: str = "") -> str:
-    """The setting in words, as short as it can be; a script that deals its own batches is counted in steps."""
+    """Return the setting in a few words; a script that makes its own batches is counted in steps."""
     parts = [run.model]
     if run.image_size:
         parts.append(f"{run.image_size} x {run.image_size}")
@@ -84,7 +84,7 @@ def spoken_setting(run: Run, unit: str = "") -> str:
 
 
 def rate_of(record: Record) -> float | None:
-    """Samples per second of the whole job, or None of a run that failed."""
+    """Return the samples per second of the whole job, or None for a run that failed."""
     total = record.rate.get("total")
     return total["mean"] if total else None
 
@@ -96,7 +96,7 @@ def inside(record: Record) -> list[float]:
 
 
 def start_ratio(mine: Record, theirs: Record) -> float:
-    """The logarithm of the ratio of two rates; of a shared start, over the turns that both took."""
+    """Return the logarithm of the ratio of two rates; in a shared start it is taken over the turns that both took."""
     turns = [inside(record) for record in (mine, theirs)]
     if mine.race.get("shared") and theirs.race.get("shared") and len(turns[0]) == len(turns[1]) > 0:
         return log_ratio(turns[1], turns[0])  # rates, not seconds
@@ -105,7 +105,7 @@ def start_ratio(mine: Record, theirs: Record) -> float:
 
 @dataclass(frozen=True)
 class Standing:
-    """What one contender showed with one number of workers; `records` are fresh starts, oldest first."""
+    """The results of one contender with one number of workers; `records` has one record per start, oldest first."""
 
     name: str
     workers: int
@@ -123,17 +123,17 @@ class Standing:
 
     @property
     def label(self) -> str:
-        """Its name; what was not measured always says so."""
+        """The name, with the kind if the rate was not measured."""
         return self.name if self.kind == "measured" else f"{self.name} ({self.kind})"
 
     @property
     def reference(self) -> str | None:
-        """limit or ddp, whatever stands beside it in its name."""
+        """limit or ddp, whatever axes follow it in the name; else None."""
         return self.first.run.reference
 
     @property
     def topology(self) -> Any:
-        """The topology that its ranks mix over; None without one, or if this version cannot compose the run."""
+        """The topology that its ranks average over; None without one, or if this version cannot compose the run."""
         run = self.first.run
         try:
             return None if run.reference else axes_of(run).topology
@@ -146,7 +146,7 @@ class Standing:
 
     @cached_property
     def rate(self) -> Interval:
-        """Over fresh starts, from three on; of a single start that no race had, over what is inside it."""
+        """The rate over starts, with an interval from three on; a single plain run has one over its steps."""
         if len(self.rates) > 1 or self.first.race:
             return rate_interval(self.rates)
         total = self.first.rate["total"]
@@ -154,7 +154,7 @@ class Standing:
 
     @property
     def over(self) -> str:
-        """What the interval is over."""
+        """What the interval is taken over, in words."""
         count, steps = len(self.rates), self.first.rate["total"].get("steps")
         if count > 1:
             return f"{count} fresh starts"
@@ -167,30 +167,30 @@ class Standing:
 
     @cached_property
     def races(self) -> Counter[str]:
-        """In how many rounds of each race it ran."""
+        """The number of rounds in each race."""
         return Counter(turn[0] for turn in self._turns)
 
     @property
     def pairs(self) -> int | None:
-        """Comparisons that share the error of its race, if that looked after every start."""
+        """The number of comparisons that share the error of the race, or None if the race had fixed rounds."""
         return self.last.race.get("pairs")
 
     def paired(self, rival: Standing) -> list[tuple[Record, Record]]:
-        """Records of the rounds of a race that both have: they met the same slow minutes."""
+        """Return the pairs of records from rounds in which both ran, so that both saw the same slow minutes."""
         mine, theirs = self._turns, rival._turns
         return [(mine[turn], theirs[turn]) for turn in mine if turn in theirs]
 
     def logs_against(self, rival: Standing) -> list[float]:
-        """The logarithm of the ratio in each round that both have; in a shared start, over the turns that both took."""
+        """Return the log ratio of each common round; in a shared start, over the turns that both took."""
         return [start_ratio(*pair) for pair in self.paired(rival)]
 
     def round_ratio(self, rival: Standing) -> Interval | None:
-        """The ratio over the rounds that both ran in; None where there is none."""
+        """Return the ratio over the rounds in which both ran, or None if there is none."""
         logs = self.logs_against(rival)
         return self._interval(logs) if logs else None
 
     def against(self, rival: Standing) -> Interval:
-        """The ratio of rates; round by round where both ran in the same rounds of a race."""
+        """Return the ratio of rates, paired by round if both ran in the same rounds of a race."""
         logs = self._together(rival)
         if logs:
             return self._interval(logs)
@@ -200,7 +200,7 @@ class Standing:
         return self.beside(rival)
 
     def beside(self, rival: Standing) -> Interval:
-        """The ratio with the interval of a single look, for figures that nothing is decided by."""
+        """Return the ratio with the interval of a single look, for figures that decide nothing."""
         logs, starts = self.logs_against(rival), min(len(self.rates), len(rival.rates))
         if len(logs) > 1:
             return log_interval(logs)
@@ -221,22 +221,22 @@ class Standing:
         return logs if len(logs) > 1 or alone else []
 
     def starts_against(self, rival: Standing) -> int:
-        """How many fresh starts of each are behind that ratio."""
+        """Return the number of starts of each side in that ratio."""
         return len(self._together(rival)) or min(len(self.rates), len(rival.rates))
 
     def answer(self, rival: Standing) -> Answer:
-        """Whether it is surely faster, surely slower, level within the margin, or none of these yet."""
+        """Return whether it is surely faster, surely slower, level within the margin, or not decided yet."""
         if self.pairs is None and self.starts_against(rival) < ENOUGH:
             return "open"
         return answer(self.against(rival), self.margin / 100)
 
     @property
     def margin(self) -> float:
-        """Percent; a difference that is surely smaller makes contenders level."""
+        """Percent; contenders that surely differ by less are level."""
         return float(self.last.race.get("margin", MARGIN))
 
     def beats(self, rival: Standing) -> bool:
-        """Surely faster, with enough starts to say so."""
+        """Return whether it is surely faster, with enough starts to say so."""
         return self.answer(rival) == "faster"
 
     @property
@@ -245,30 +245,30 @@ class Standing:
 
     @cached_property
     def accuracy(self) -> float | None:
-        """On the test part of the source at the end, the mean over the fresh starts that trained longest."""
+        """The accuracy on the test part at the end, the mean over the starts that trained longest."""
         longest = [record for record in self.records if updates_of(record) == self.updates]
         ends = [grades[-1] for record in longest if (grades := accuracy_of(record))]
         return fmean(ends) if ends else None
 
     @cached_property
     def loss(self) -> float | None:
-        """The mean over fresh starts of the last three training losses."""
+        """The mean of the last three training losses, over starts."""
         ends = [fmean(record.loss[-3:]) for record in self.records if record.loss]
         return fmean(ends) if ends else None
 
     @property
     def updates(self) -> int:
-        """Updates of one start, after which its accuracy was reached."""
+        """The number of updates of one start after which its accuracy was reached."""
         return max(map(updates_of, self.records), default=0)
 
     @cached_property
     def work(self) -> dict[str, str]:
-        """What one worker has to do."""
+        """The work of one worker."""
         return {k: v for k, v in setting(self.first.run, self.first.environment) if k not in _PLACE}
 
 
 def same_work(standing: Standing, alone: Standing) -> bool:
-    """Whether a worker does what one worker alone does; not known where a script deals its own batches."""
+    """Return whether a worker does the same work as one worker alone; unknown if a script makes its own batches."""
     return UPDATES not in (standing.first.unit, alone.first.unit) and standing.work == alone.work
 
 
@@ -276,7 +276,7 @@ PARTS = ("data", "forward", "backward", "exposed", "update", "other")  # of a st
 
 
 def mean_parts(standing: Standing) -> dict[str, float]:
-    """Seconds of each part, over all starts that told them."""
+    """Return the seconds of each part, the mean over all starts that recorded it."""
     timed = [record.breakdown for record in standing.records if record.breakdown.get("step")]
     names = (*PARTS, "step")
     return {name: sum(parts.get(name, 0.0) for parts in timed) / len(timed) for name in names} if timed else {}

@@ -79,7 +79,7 @@ class Verdict:
 
     @property
     def _more(self) -> str:
-        """The time that would settle it, in words."""
+        """Return in words how much more time would settle it."""
         if self.more_minutes is None:
             return "; a few more starts will tell how long it takes" if self.starts < LEAST_STARTS else ""
         if self.more_minutes > LONG:
@@ -89,7 +89,7 @@ class Verdict:
 
 
 def verdict(field: Field, workers: int | None = None) -> Verdict:
-    """The verdict for one number of workers, the largest of the field unless another is named."""
+    """Return the verdict for one number of workers, by default the largest of the field."""
     workers = workers or field.worlds[-1]
     order = leaders(field, workers)
     facts = (*findings(field, workers, order), *_aside(_runners(field, workers), order))
@@ -136,7 +136,7 @@ def _is_beaten(one: Standing, others: Sequence[Standing]) -> bool:
 
 
 def _unsure_changes(field: Field, workers: int, best: Standing) -> list[str]:
-    """Contenders that change convergence and whose rate is not told apart from the best yet."""
+    """Return contenders that change convergence and cannot be told apart from the best by rate yet."""
     changing = [one for one in field.at(workers, CHANGES) if one.kind == best.kind]
     return [one.label for one in changing if one.answer(best) == "open"]
 
@@ -158,15 +158,15 @@ def _minutes(best: Standing, rival: Standing) -> float | None:
 
 
 def verdicts(field: Field) -> list[Verdict]:
-    """The verdict for the largest number of workers first, then for each smaller one on which contenders raced."""
+    """Return the verdicts for each number of workers on which contenders raced, the largest first."""
     smaller = [workers for workers in reversed(field.worlds[:-1]) if len(leaders(field, workers)) > 1]
     return [verdict(field, workers) for workers in (field.worlds[-1], *smaller)]
 
 
 def leaders(field: Field, workers: int | None = None) -> list[Standing]:
-    """Contenders that may win, best first: ddp too, but neither the limit nor those that change convergence.
+    """Return the contenders that may win, best first: also ddp, but not limit or those that change convergence.
 
-    A few runs beside a race of enough rounds neither win it nor keep others from winning.
+    A few plain runs beside a race with enough rounds neither win nor keep others from winning.
     """
     runners = _runners(field, workers or field.worlds[-1])
     counted = _counted(runners)
@@ -174,13 +174,13 @@ def leaders(field: Field, workers: int | None = None) -> list[Standing]:
 
 
 def _counted(runners: Sequence[Standing]) -> list[Standing]:
-    """Contenders of a race of enough rounds, or of any race if there is none; and those with enough starts."""
+    """Return contenders of races with enough rounds, or of any race if there is none, and those with enough starts."""
     full = {race for s in runners for race, rounds in s.races.items() if rounds >= ENOUGH}
     return [s for s in runners if len(s.rates) >= ENOUGH or (full & s.races.keys() if full else s.races)]
 
 
 def _runners(field: Field, workers: int) -> list[Standing]:
-    """Contenders of the most trusted kind: replayed or forecast rates do not compete with measured ones."""
+    """Return contenders of the most trusted kind: replayed or forecast rates do not compete with measured ones."""
     same = [s for s in field.at(workers, SAME) if s.reference != "limit"]
     kind = min((s.kind for s in same), key=KINDS.index, default="")
     return [s for s in same if s.kind == kind]

@@ -1,4 +1,4 @@
-"""Ratios, counts and lists of names as sentences show them."""
+"""Format ratios, counts and lists of names for sentences."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Workers(int):
 
 
 def interval(ratio: Interval) -> str:
-    """A ratio with its interval: 1.06x, 95 % interval 0.86 to 1.32; with a third decimal close to 1."""
+    """Format a ratio with its interval: 1.06x, 95 % interval 0.86 to 1.32; close to 1 with a third decimal."""
     digits = 3 if abs(ratio.centre - 1) < 0.015 else 2
     centre = f"{ratio.centre:.{digits}f}x"
     if ratio.low is None or ratio.high is None:
@@ -27,7 +27,7 @@ def interval(ratio: Interval) -> str:
 
 
 def bracket(ratio: Interval) -> str:
-    """The ends of an interval: 0.99 to 1.02."""
+    """Format the ends of an interval: 0.99 to 1.02."""
     if ratio.low is None or ratio.high is None:
         return "without an interval"
     digits = 3 if abs(ratio.centre - 1) < 0.015 else 2
@@ -35,18 +35,18 @@ def bracket(ratio: Interval) -> str:
 
 
 def times(ratio: Interval, what: str) -> str:
-    """A ratio as a share of another rate: 1.06x the rate of ddp (95 % interval 0.86 to 1.32)."""
+    """Format a ratio to another rate: 1.06x the rate of ddp (95 % interval 0.86 to 1.32)."""
     centre, _, rest = interval(ratio).partition(", ")
     return f"{centre} {what} ({rest})"
 
 
 def share(ratio: Interval) -> str:
-    """A ratio in percent, its interval in brackets."""
+    """Format a ratio in percent, with its interval in brackets."""
     if ratio.low is None or ratio.high is None:
         return f"{100 * ratio.centre:.0f} %"
     return f"{100 * ratio.centre:.0f} % [{100 * ratio.low:.0f}, {100 * ratio.high:.0f}]"
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names with commas and an "and" before the last."""
+    """Join names with commas, and with "and" before the last."""
     return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
