@@ -1,4 +1,4 @@
-"""Tensor to smaller payload and back."""
+"""Compressors: turn a tensor into a smaller payload, and back."""
 
 from paceline.menu.menu import Menu
 

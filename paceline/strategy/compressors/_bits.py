@@ -16,18 +16,18 @@ _EIGHT = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder
 
 
 def words(numel: int) -> int:
-    """Bytes of one bit per element, in whole words of 32 bits."""
+    """Return the bytes of one bit per element, in whole words of 32 bits."""
     return 4 * (-(-numel // 32))
 
 
 def blocks(numel: int, grain: int = 8) -> Iterator[slice]:
-    """Ranges that tile `numel` elements, each a multiple of `grain` save the last."""
+    """Yield ranges that cover `numel` elements; each is a multiple of `grain`, except the last."""
     step = max(grain, BLOCK // grain * grain)
     return (slice(start, min(numel, start + step)) for start in range(0, numel, step))
 
 
 def pack_signs(x: Array, out: Array) -> None:
-    """Bit i is 1 where x[i] is negative; zero counts as positive."""
+    """Set bit i to 1 if x[i] is negative; zero counts as positive."""
     mask = np.empty(min(x.size, BLOCK), dtype=bool)
     for part in blocks(x.size):
         negative = mask[: part.stop - part.start]
@@ -38,7 +38,7 @@ def pack_signs(x: Array, out: Array) -> None:
 
 
 def spelled(bits: Array, numel: int, low: float, high: float) -> Iterator[tuple[slice, Array]]:
-    """Where a bit is 1, `low`; elsewhere `high`: as float32, block by block in one memory."""
+    """Yield float32 blocks with `low` for each 1 bit and `high` for each 0 bit; all blocks use the same memory."""
     table = np.where(_EIGHT, np.float32(low), np.float32(high))
     room = np.empty((min(-(-numel // 8), BLOCK // 8), 8), dtype=np.float32)
     for part in blocks(numel):
@@ -48,7 +48,7 @@ def spelled(bits: Array, numel: int, low: float, high: float) -> Iterator[tuple[
 
 
 def spell(bits: Array, out: Array, low: float, high: float) -> None:
-    """The same into one vector; whole bytes go there directly."""
+    """Write the same to one vector; whole bytes are written there directly."""
     table, whole = np.where(_EIGHT, np.float32(low), np.float32(high)), out.size // 8
     rows = out[: 8 * whole].reshape(-1, 8)
     for part in blocks(whole):
@@ -58,7 +58,7 @@ def spell(bits: Array, out: Array, low: float, high: float) -> None:
 
 
 def vote(rows: Sequence[Array]) -> Array:
-    """Bit i is 1 where more than half of the rows have a 1; counts are kept as bit planes.
+    """Set bit i to 1 if more than half of the rows have a 1. Counts are kept as bit planes.
 
     planes[b] holds bit b of every element's count, so that adding a row costs a few word operations.
     """
@@ -73,7 +73,7 @@ def vote(rows: Sequence[Array]) -> Array:
 
 
 def _at_least(planes: Sequence[Array], needed: int) -> Array:
-    """Where the count in the planes reaches `needed`, from the highest bit down."""
+    """Return a mask of the elements whose count reaches `needed`, compared from the highest bit down."""
     above, equal = np.zeros_like(planes[0]), ~np.zeros_like(planes[0])
     for bit in reversed(range(len(planes))):
         if needed >> bit & 1:
@@ -85,14 +85,14 @@ def _at_least(planes: Sequence[Array], needed: int) -> Array:
 
 
 def code_bytes(numel: int, width: int) -> int:
-    """Bytes of codes of `width` bits."""
+    """Return the bytes of `numel` codes of `width` bits."""
     return sum(-(-numel * part // 8) for part in _parts(width))
 
 
 def pack_codes(codes: Array, width: int) -> Array:
-    """Codes of `width` bits without gaps: 3 bits travel as 2 and 1.
+    """Pack codes of `width` bits without gaps; 3 bits are packed as 2 bits and 1 bit.
 
-    Element i shares its byte with elements i + n/4, i + 2n/4, ... (for 2 bits), so that nothing is strided.
+    Element i shares its byte with elements i + n/4, i + 2n/4, ... (for 2 bits), so that no access is strided.
     """
     packed, shift = [], 0
     for part in _parts(width):
@@ -124,7 +124,7 @@ def _parts(width: int) -> tuple[int, ...]:
 
 
 def _rows(codes: Array, count: int) -> Array:
-    """`count` rows of equal length, padded with zeros; a copy."""
+    """Return the codes as `count` rows of equal length, padded with zeros; a copy."""
     length = -(-codes.size // count)
     rows = np.zeros(count * length, dtype=np.uint8)
     rows[: codes.size] = codes

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class Operator(Protocol):
     """A compressor at work on float32 vectors.
 
-    `rest`, where it is given, may be `src` itself: it becomes src minus what this rank has sent. An empty state
-    starts afresh.
+    `rest`, if set, may be the same tensor as `src`; it becomes src minus what this rank has sent. An empty state resets
+    the operator.
     """
 
     def rounds(self, piece: Chunk, src: Tensor, dst: Tensor, rest: Tensor | None) -> Rounds: ...
@@ -40,10 +40,10 @@ class Operator(Protocol):
 
 
 class Lossy(CompressorTraits):
-    """A compressor that drops something: its operator packs the body of a chunk."""
+    """A compressor that loses information: its operator packs the body of a chunk."""
 
     def operator(self, layout: Layout, comm: Comm, shared: bool, shrunk: bool) -> Operator:
-        """The compressor at work on one arena; `shrunk` asks for the contractive form."""
+        """Return the compressor at work on one arena; `shrunk` selects its contractive form."""
         raise NotImplementedError
 
     def bind(self, layout: Layout, comm: Comm, dtype: Any, shared: bool) -> ArenaCodec:
@@ -54,7 +54,7 @@ class Lossy(CompressorTraits):
 
 
 def tensors_in(layout: Layout, piece: Chunk) -> list[tuple[int, int, int]]:
-    """(slot, start, stop) of each tensor, or part of one, in a piece; counted from its start."""
+    """Return (slot, start, stop) of each tensor, or part of one, in a piece, counted from the start of the piece."""
     bounds = layout.offsets
     return [
         (slot, max(0, bounds[slot] - piece.start), min(piece.stop, bounds[slot + 1]) - piece.start)
@@ -64,7 +64,7 @@ def tensors_in(layout: Layout, piece: Chunk) -> list[tuple[int, int, int]]:
 
 @dataclass
 class CodingCost:
-    """What coding has cost so far: bytes before and after, seconds."""
+    """The cost of coding so far: bytes before and after, and seconds."""
 
     dense: int = 0
     coded: int = 0
@@ -73,7 +73,7 @@ class CodingCost:
 
 
 class ArenaCodec:
-    """Drives an operator: the tail, the dtype, the clock, and the look for NaN."""
+    """Drives an operator: handles the tail, the dtype, timing, and the check for NaN."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class ArenaCodec:
         looks: bool = True,
         wide: bool = False,
     ) -> None:
-        """`kind`: whose state it is; `looks`: refuse NaN and infinity; `wide`: the operator takes any dtype."""
+        """`kind` names the owner of the state, `looks` refuses NaN and infinity, `wide` operators take any dtype."""
         self._text, self._operator, self._layout, self._comm = text, operator, layout, comm
         self._rooms, self._kind, self._looks, self._wide = Rooms(comm, shared), kind, looks, wide
         self.spent = CodingCost()
@@ -116,7 +116,7 @@ class ArenaCodec:
         dst.copy_(out)
 
     def _timed(self, rounds: Rounds) -> Rounds:
-        """Until a payload is ready, encoding; what comes after the last one, decoding."""
+        """Count the time until a payload is ready as encoding, and the time after the last payload as decoding."""
         while True:
             began = time.perf_counter()
             payload = next(rounds, None)
@@ -130,7 +130,7 @@ class ArenaCodec:
             yield payload
 
     def _look(self, piece: Chunk, src: Tensor) -> None:
-        """NaN and infinity would vanish in bits and indices; one pass over memory finds them."""
+        """Refuse NaN and infinity, which would vanish in bits and indices, after one pass over memory."""
         total = float(src.sum())
         if total - total == 0:
             return
@@ -146,7 +146,7 @@ class ArenaCodec:
         return {"compressor": self._kind, **kept} if kept else {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Nothing, as a run without a compressor saves it, starts afresh."""
+        """Load a state; the empty state, which a run without a compressor saves, resets the operator."""
         if state and state.get("compressor") != self._kind:
             raise WrongCommand(
                 f"the saved state of compressor {state.get('compressor') or '(unnamed)'}",
@@ -160,7 +160,7 @@ SMALLER = "a smaller learning rate, or look at the batch of that rank"
 
 
 def not_finite(layout: Layout, piece: Chunk, vector: Tensor) -> Iterator[tuple[str, int, int]]:
-    """Tensors of a piece with NaN or infinity in them: name, how many, of how many."""
+    """Yield the tensors of a piece that contain NaN or infinity: name, how many such elements, of how many."""
     for slot, start, stop in tensors_in(layout, piece):
         wrong = int((~vector[start:stop].isfinite()).sum())
         if wrong:
@@ -168,7 +168,7 @@ def not_finite(layout: Layout, piece: Chunk, vector: Tensor) -> Iterator[tuple[s
 
 
 class Rooms:
-    """Memory of sums, one pair per payload: what leaves, and what comes back. Collective the first time."""
+    """The memory of sums, one pair of send and receive buffers per payload. The first use is collective."""
 
     def __init__(self, comm: Comm, shared: bool) -> None:
         self._comm, self._shared = comm, shared
@@ -194,13 +194,13 @@ class Stateless:
 
 
 def by_name(layout: Layout, vector: Tensor) -> dict[str, Tensor]:
-    """A vector in arena coordinates as one tensor per slot."""
+    """Split a vector in arena coordinates into one tensor per slot."""
     bounds = layout.offsets
     return {slot.name: vector[bounds[k] : bounds[k + 1]].clone() for k, slot in enumerate(layout.slots)}
 
 
 def put_back(layout: Layout, vector: Tensor, saved: Mapping[str, Tensor]) -> None:
-    """The reverse, in whatever order the slots stand now; zero where nothing was saved."""
+    """Write tensors by slot name to a vector in arena coordinates, in its present order; missing ones become zero."""
     vector.zero_()
     for k, slot in enumerate(layout.slots):
         if slot.name in saved:

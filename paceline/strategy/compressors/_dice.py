@@ -1,4 +1,4 @@
-"""Randomness of a compressor's own: torch's and numpy's global state are never touched.
+"""Random numbers of a compressor, without touching the global state of torch and numpy.
 
 The state is plain numbers, so that a checkpoint can hold it.
 """
@@ -14,9 +14,9 @@ from paceline.strategy.compressors._bits import Array
 
 
 class Dice:
-    """One stream of random numbers: of a rank, or with rank None the same on all ranks.
+    """A stream of random numbers, of one rank, or with rank None the same on all ranks.
 
-    All ranks code chunks in one order, so a common stream stays common.
+    All ranks encode chunks in the same order, so a common stream stays equal.
     """
 
     def __init__(self, seed: int, rank: int | None) -> None:
@@ -24,14 +24,14 @@ class Dice:
         self._generator = np.random.Generator(np.random.PCG64(self._seeds))
 
     def fractions(self, out: Array) -> Array:
-        """Fills a vector with numbers in [0, 1)."""
+        """Fill a vector with numbers in [0, 1)."""
         return self._generator.random(out=out, dtype=np.float32)
 
     def below(self, limit: int, count: int) -> Array:
         return self._generator.integers(0, limit, count, dtype=np.uint32)
 
     def choose(self, numel: int, count: int) -> Array:
-        """Rising places, none twice."""
+        """Return `count` different positions below `numel`, in rising order."""
         return np.sort(self._generator.choice(numel, count, replace=False, shuffle=False))
 
     def state(self) -> Mapping[str, Any]:

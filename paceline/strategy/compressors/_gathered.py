@@ -23,7 +23,7 @@ Parts = Iterator[tuple[Any, Array]]
 
 
 class Gathered(Stateless):
-    """`encode` makes bytes of a vector, `decode` gives it back part by part."""
+    """An operator whose payloads are gathered: `encode` turns a vector into bytes, `decode` yields it back in parts."""
 
     dense = True  # whether decode says something of every element
 
@@ -66,10 +66,10 @@ def take_off(rest: Array, parts: Parts) -> None:
 
 
 def typed(code: Array, start: int, count: int, dtype: Any) -> Array:
-    """Numbers inside bytes, wherever they start."""
+    """Return a view of numbers inside bytes; they may start at any byte."""
     return code[start : start + count * np.dtype(dtype).itemsize].copy().view(dtype)
 
 
 def joined(*arrays: Array) -> Array:
-    """Arrays of any dtype as bytes, one after another."""
+    """Return arrays of any dtype as bytes, one after another."""
     return np.concatenate([np.ascontiguousarray(array).view(np.uint8) for array in arrays])

@@ -1,4 +1,4 @@
-"""How many elements a share is, and which of them reach a threshold."""
+"""Count the elements of a share, and find those that reach a threshold."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from paceline.strategy.compressors._bits import BLOCK, Array, blocks
 
 
 def count_of(ratio: float, numel: int) -> int:
-    """k = max(1, floor(ratio d)); the small addend keeps 0.29 x 100 at 29."""
+    """Return k = max(1, floor(ratio d)); a small addend keeps 0.29 x 100 at 29 in spite of rounding."""
     return min(numel, max(1, math.floor(ratio * numel + 1e-9)))
 
 
 def at_least(x: Array, threshold: float) -> tuple[Array, Array]:
-    """Rising indices of the elements whose magnitude reaches the threshold, and those magnitudes."""
+    """Return the rising indices of elements whose magnitude reaches the threshold, and their magnitudes."""
     sizes, mask = np.empty(min(x.size, BLOCK), dtype=x.dtype), np.empty(min(x.size, BLOCK), dtype=bool)
     places, magnitudes = [], []
     for part in blocks(x.size):

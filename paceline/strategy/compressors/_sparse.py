@@ -16,7 +16,7 @@ MOST = 1 << 31  # elements that an index of 4 bytes tells apart
 
 
 def pack(where: Array, values: Array, numel: int) -> Array:
-    """Some of the `numel` elements of a chunk."""
+    """Pack indices and values of some of the `numel` elements of a chunk."""
     if numel > MOST:
         raise WorkloadError(
             f"a chunk of {numel:,} elements",

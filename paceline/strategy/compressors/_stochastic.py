@@ -19,7 +19,7 @@ from paceline.types import Chunk
 
 
 def width_of(levels: int) -> int:
-    """Bits of a sign and a level from 0 to `levels`."""
+    """Return the bits of a sign and a level from 0 to `levels`."""
     return 1 + levels.bit_length()
 
 
@@ -28,7 +28,7 @@ def stochastic_bytes(numel: int, levels: int, bucket: int) -> int:
 
 
 class Stochastic(Gathered):
-    """`norm` is "l2" or "max"; `factor` multiplies what is decoded; `clip` limits numbers."""
+    """The operator. `norm` is "l2" or "max"; `factor` multiplies decoded values; `clip` limits values first."""
 
     def __init__(
         self, size: int, dice: Dice, levels: int, bucket: int, norm: str, factor: float, clip: float = 0.0
@@ -73,12 +73,12 @@ class Stochastic(Gathered):
             yield part, room[:length]
 
     def _rows(self, x: Array) -> Array:
-        """One row per bucket; the last is filled up with zeros."""
+        """Return one row per bucket; the last one is filled with zeros."""
         fill = -x.size % self._bucket
         return (np.pad(x, (0, fill)) if fill else x).reshape(-1, self._bucket)
 
     def _clipped(self, rows: Array, count: int) -> Array:
-        """Clip each bucket to `clip` times the root mean square of its own numbers, without the zeros that fill it."""
+        """Clip each bucket to `clip` times the root mean square of its own numbers, without the filling zeros."""
         counts = np.full(len(rows), self._bucket)
         counts[-1] -= rows.size - count
         spread = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64) / counts)

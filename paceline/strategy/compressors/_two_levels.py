@@ -23,7 +23,7 @@ def two_level_bytes(layout: Layout, piece: Chunk, numbers: int) -> int:
 
 
 class TwoLevels(Gathered):
-    """`levels` gives one scale, for -scale and +scale, or the two numbers of negative elements and of the rest."""
+    """The operator. `levels` returns one scale, for -scale and +scale, or numbers for negatives and the rest."""
 
     def __init__(self, layout: Layout, size: int, levels: Levels, numbers: int) -> None:
         super().__init__(size)
@@ -54,7 +54,7 @@ class TwoLevels(Gathered):
 
 
 def total(x: Array) -> float:
-    """A sum in float32; where that overflows, in float64."""
+    """Return the sum in float32, or in float64 if that overflows."""
     with np.errstate(over="ignore"):
         whole = float(x.sum())
     return whole if math.isfinite(whole) else float(x.sum(dtype=np.float64))

@@ -46,25 +46,25 @@ class Cast(CompressorTraits):
         return CastCodec(self, layout, comm, shared)
 
     def bind(self, layout: Layout, comm: Comm, dtype: Any, shared: bool) -> ArenaCodec | None:
-        """The operator looks itself, at what it has rounded."""
+        """Return a codec whose operator itself checks what it has rounded for infinity."""
         if dtype.itemsize <= 2:
             return None
         operator = self.operator(layout, comm, shared, False)
         return ArenaCodec(f"{self}", operator, layout, comm, shared, kind=self.name, looks=False, wide=True)
 
     def scaled(self) -> ScaledCast:
-        """The same beside a loss scale."""
+        """Return the variant for use with a loss scale."""
         return ScaledCast(self.to)
 
 
 class ScaledCast(Cast):
-    """Infinity may travel: the step is then skipped on all ranks."""
+    """A cast that lets infinity travel: the step is then skipped on all ranks."""
 
     looks: ClassVar[bool] = False
 
 
 class CastCodec(Stateless):
-    """Two vectors of half the size beside the arena: what leaves and what comes back."""
+    """An operator with two vectors of half the size beside the arena: the rounded values, and their sum."""
 
     def __init__(self, member: Cast, layout: Layout, comm: Comm, shared: bool) -> None:
         import torch
@@ -88,7 +88,7 @@ class CastCodec(Stateless):
             self._look_back(piece, self._sum[part])
 
     def _look(self, piece: Chunk, src: Tensor, small: Tensor) -> None:
-        """One pass over what leaves; only where that is not finite, tensor by tensor."""
+        """Check in one pass that all rounded values are finite; only if not, find the tensor."""
         if _finite(small):
             return
         for name, wrong, numel in not_finite(self._layout, piece, src):
@@ -100,7 +100,7 @@ class CastCodec(Stateless):
         self._raise(f"rank {self._rank}: what it sends", piece, small)
 
     def _look_back(self, piece: Chunk, total: Tensor) -> None:
-        """All that was sent was finite, so the sum is too large."""
+        """Refuse a sum with infinity; all addends were finite, so the sum is too large."""
         if not _finite(total):
             self._raise("the sum of all ranks", piece, total)
 

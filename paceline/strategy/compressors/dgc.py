@@ -51,7 +51,7 @@ class Dgc(Lossy):
         check_least(self, "stage", 1)
 
     def density(self, step: int) -> float:
-        """The share that is sent at a step."""
+        """Return the share of elements that is sent at a step."""
         stage = min(self.warmup, step // self.stage)
         return float(self.ratio ** ((stage + 1) / (self.warmup + 1)))
 
@@ -65,7 +65,7 @@ class Dgc(Lossy):
         )
 
     def body(self, layout: Layout, piece: Chunk, size: int) -> Sequence[Wire]:
-        """After the warm-up."""
+        """Return the rounds after the warm-up."""
         return (Wire("gather", EACH * count_of(self.ratio, piece.numel)),)
 
     def operator(self, layout: Layout, comm: Comm, shared: bool, shrunk: bool) -> Corrected:
@@ -73,7 +73,7 @@ class Dgc(Lossy):
 
 
 class Corrected:
-    """Velocity u, what is owed v, and how often each range has left, however it was cut into chunks."""
+    """The velocity u, the unsent sum v, and the step count of every range, however it was cut into chunks."""
 
     def __init__(self, member: Dgc, layout: Layout, size: int) -> None:
         import torch
@@ -97,7 +97,7 @@ class Corrected:
         yield from sent
 
     def _clipping(self, piece: Chunk, src: Tensor) -> float:
-        """src is a worker's gradient divided by the number of workers."""
+        """Return the factor that clips src, which is a worker's gradient divided by the number of workers."""
         if not self._member.clip:
             return 1.0
         share = math.sqrt(piece.numel / self._layout.body)
@@ -131,14 +131,14 @@ class Ranges:
         return max(self._times)
 
     def count(self, start: int, stop: int) -> int:
-        """How often [start, stop) has left before, and that it leaves now."""
+        """Count one more step of [start, stop), and return how many there were before."""
         first, last = self._cut(start), self._cut(stop)
         before = max(self._times[first:last])
         self._cuts[first + 1 : last], self._times[first:last] = [], [before + 1]
         return before
 
     def _cut(self, at: int) -> int:
-        """The number of the range that begins there."""
+        """Return the index of the range that begins at a position, after cutting there."""
         place = bisect_left(self._cuts, at)
         if self._cuts[place] != at:
             self._cuts.insert(place, at)

@@ -33,5 +33,5 @@ class EfSign(Lossy):
 
 
 def mean_size(x: Array) -> tuple[float, ...]:
-    """|x|_1 / d."""
+    """Return |x|_1 / d."""
     return (sum(total(np.abs(x[part])) for part in blocks(x.size)) / x.size,)

@@ -50,7 +50,7 @@ class GTopK(Lossy):
         return [Wire("pass", nbytes, pairs) for _, pairs in meetings(size)] or [Wire("pass", nbytes)]
 
     def nbytes(self, layout: Layout, chunk: Chunk) -> int:
-        """Bytes of one message; each round sends one."""
+        """Return the bytes of one message; each round sends one."""
         return sum(wire.nbytes for wire in self.wires(layout, chunk, 1))
 
     def operator(self, layout: Layout, comm: Comm, shared: bool, shrunk: bool) -> Merged:
@@ -58,7 +58,7 @@ class GTopK(Lossy):
 
 
 def meetings(size: int) -> Iterator[tuple[str, Pairs]]:
-    """The rounds among `size` ranks: what happens ("fold", "merge" or "return"), and who hands to whom."""
+    """Yield the rounds among `size` ranks: "fold", "merge" or "return", and which rank sends to which."""
     core = 1 << (size.bit_length() - 1)
     extra = range(core, size)
     if extra:
@@ -103,7 +103,7 @@ class Merged(Stateless):
         total[where] = values
 
     def _keeps(self, source: int, kind: str) -> bool:
-        """One rank of those who computed the same merge: the first of the block."""
+        """Return whether this rank keeps the residual of a merge: the first of the ranks that computed it."""
         stride = abs(self._rank - source)
         return kind == "fold" or self._rank % (2 * stride) == 0
 
@@ -115,7 +115,7 @@ def handed(code: Array, heard: Array, source: int | None, target: int | None) ->
 
 
 def merge(first: tuple[Array, Array], second: tuple[Array, Array]) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """The k largest of the sum of two sparse vectors of k elements, and what does not fit."""
+    """Return the k largest elements of the sum of two sparse vectors of k elements, and the remaining elements."""
     count = first[0].size
     where = np.concatenate([first[0], second[0]])
     order = np.argsort(where, kind="stable")

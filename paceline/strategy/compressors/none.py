@@ -1,4 +1,4 @@
-"""Chunks travel as they are."""
+"""No compression: chunks travel as they are."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class OneBit(Lossy):
 
 
 def mean_of_each_sign(x: Array) -> tuple[float, ...]:
-    """The mean of negative elements and the mean of the rest; 0 where there are none."""
+    """Return the mean of the negative elements and the mean of the rest; 0 if there are none."""
     below = above = 0.0
     count = 0
     for part in blocks(x.size):

@@ -43,7 +43,7 @@ class PowerSgd(Lossy):
         check_least(self, "rank", 1)
 
     def check(self, slots: Sequence[Slot]) -> None:
-        """Refuse a rank that no matrix of a model has."""
+        """Refuse a model in which no matrix reaches the rank."""
         matrices = [slot for slot in slots if len(slot.shape) > 1 and slot.numel]
         sides = [min(slot.shape[0], slot.numel // slot.shape[0]) for slot in matrices]
         if sides and self.rank > max(sides):
@@ -66,7 +66,7 @@ class PowerSgd(Lossy):
 
 @dataclass(frozen=True)
 class Matrix:
-    """A whole tensor of a piece that gets smaller."""
+    """A whole tensor in a piece that becomes smaller by factoring."""
 
     slot: int
     start: int
@@ -78,7 +78,7 @@ class Matrix:
 
 
 def sort(layout: Layout, piece: Chunk, rank: int) -> tuple[list[Matrix], list[tuple[int, int]]]:
-    """The matrices of a piece, and the ranges of everything else."""
+    """Return the matrices of a piece, and the ranges of everything else."""
     thin, thick = [], []
     for index, start, stop in tensors_in(layout, piece):
         slot = layout.slots[index]
@@ -141,7 +141,7 @@ class LowRank:
             torch.mm(self._start(matrix), matrix.of(src).t(), out=p)
 
     def _cut(self, vector: Tensor, lengths: Sequence[int]) -> Iterator[Tensor]:
-        """Views of rank x length, one after another."""
+        """Yield views of rank x length, one after another."""
         start = 0
         for length in lengths:
             yield vector[start : start + length * self._rank].view(self._rank, length)
@@ -172,7 +172,7 @@ class LowRank:
 
 
 def at_length_one(q: Tensor, before: Tensor) -> Tensor:
-    """Rows at length 1, so that M Q overflows only where M does; where one has no direction, the row before."""
+    """Scale rows to length 1, so that M Q overflows only if M does; a row without direction comes from `before`."""
     sizes = q.abs().amax(dim=1, keepdim=True)
     rows = q / sizes  # first by the largest number: squares of large and of tiny ones leave float32
     known = (sizes > 0) & sizes.isfinite()

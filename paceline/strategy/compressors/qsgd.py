@@ -22,7 +22,7 @@ from paceline.types import Chunk, Layout
 
 @dataclass(frozen=True)
 class Qsgd(Lossy):
-    """7 levels and a sign are 4 bits per element."""
+    """With the default of 7 levels, an element takes 4 bits with its sign."""
 
     levels: int = 7
     bucket: int = 512

@@ -47,7 +47,7 @@ class TopK(Lossy):
 
 
 class Largest(Gathered):
-    """The largest elements of a chunk, with their places."""
+    """The operator that sends the largest elements of a chunk, with their positions."""
 
     dense = False
 
@@ -64,7 +64,7 @@ class Largest(Gathered):
 
 
 def largest(x: Array, k: int) -> Array:
-    """Rising indices of the k elements of largest magnitude."""
+    """Return the rising indices of the k elements of largest magnitude."""
     if x.size <= SMALL or 4 * k > x.size:
         return exact(np.abs(x), k)
     sample = np.sort(np.abs(x[::STRIDE]))
@@ -82,13 +82,13 @@ def largest(x: Array, k: int) -> Array:
 
 
 def _with_zeros(x: Array, positions: Array, k: int) -> Array:
-    """All that is not zero, and the first zeros: gradients of embeddings are mostly zero."""
+    """Return the indices of all nonzero elements and of the first zeros; gradients of embeddings are mostly zero."""
     zeros = np.flatnonzero(x[: k + positions.size] == 0)[: k - positions.size]
     return np.sort(np.concatenate([positions, zeros]))
 
 
 def exact(sizes: Array, k: int) -> Array:
-    """Rising indices of the k largest magnitudes, found in all of them."""
+    """Return the rising indices of the k largest magnitudes, by a search over all of them."""
     if k >= sizes.size:
         return np.arange(sizes.size)
     least = np.partition(sizes, sizes.size - k)[sizes.size - k]

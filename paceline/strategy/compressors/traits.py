@@ -28,63 +28,63 @@ class CompressorTraits(Member):
 
     @property
     def biased(self) -> bool:
-        """Whether the mean of what is sent is not the mean of what was to be sent."""
+        """Return whether the expected value of what is sent differs from the input."""
         return True
 
     @property
     def loss(self) -> str:
-        """The loss of information: "none", "rounding" or "lossy"."""
+        """Return the loss of information: "none", "rounding" or "lossy"."""
         return "lossy"
 
     @property
     def summable(self) -> bool:
-        """Whether payloads may be summed on the way."""
+        """Return whether payloads may be summed on the way."""
         return False
 
     @property
     def aligned(self) -> bool:
-        """Whether it needs whole tensors."""
+        """Return whether it needs whole tensors."""
         return False
 
     @property
     def merges(self) -> bool:
-        """Whether payloads are merged pair by pair, instead of gathered by all."""
+        """Return whether payloads are merged in pairs instead of gathered by all ranks."""
         return False
 
     @property
     def wrapped(self) -> Compressor | None:
-        """The compressor inside it, whose residuals it keeps."""
+        """Return the inner compressor whose residuals it keeps, or None."""
         return None
 
     @property
     def varies(self) -> str:
-        """How the bytes of a step may differ from those that it declares, in words; empty where they do not."""
+        """Return in words how the bytes of a step may differ from the declared ones; empty if they do not."""
         return ""
 
     def check(self, slots: Sequence[Slot]) -> None:
-        """Refuse a model with these tensors; called once, where all of them are known."""
+        """Refuse a model with these tensors; called once, when all tensors are known."""
 
     def scaled(self) -> Compressor:
-        """The compressor to use beside a loss scale, whose infinities must arrive."""
+        """Return the compressor to use with a loss scale, which must let infinity through."""
         return self  # type: ignore[return-value]
 
     def body(self, layout: Layout, piece: Chunk, size: int) -> Sequence[Wire]:
-        """The rounds of a chunk without its tail, among `size` ranks."""
+        """Return the rounds of a chunk without its tail, among `size` ranks."""
         raise NotImplementedError
 
     def wires(self, layout: Layout, chunk: Chunk, size: int) -> Sequence[Wire]:
-        """The rounds of a chunk: those of its body, then the tail as it is."""
+        """Return the rounds of a chunk: those of its body, then its tail uncompressed."""
         piece = body_of(layout, chunk)
         rounds = list(self.body(layout, piece, size)) if piece.numel else []
         tail = chunk.numel - piece.numel
         return [*rounds, Wire("sum", tail * layout.itemsize)] if tail else rounds
 
     def nbytes(self, layout: Layout, chunk: Chunk) -> int:
-        """Bytes that one rank offers of a chunk, over all rounds."""
+        """Return the bytes that one rank sends of a chunk, over all rounds."""
         return sum(wire.nbytes for wire in self.wires(layout, chunk, 1))
 
 
 def body_of(layout: Layout, chunk: Chunk) -> Chunk:
-    """A chunk without its tail."""
+    """Return a chunk without its tail."""
     stop = max(chunk.start, min(chunk.stop, layout.body))
     return Chunk(chunk.index, chunk.start, stop, chunk.arena)

@@ -1,4 +1,4 @@
-"""How one chunk is combined among ranks."""
+"""Exchanges: how ranks combine one chunk."""
 
 from paceline.menu.menu import Menu
 

@@ -1,4 +1,4 @@
-"""What compressed chunks cost over an exchange: round by round, and summed over all chunks of a step."""
+"""The bytes of compressed chunks over an exchange: round by round, and summed over all chunks of a step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROWS = 10_240  # of a topology that are asked for at most: each may take as long
 
 @dataclass(frozen=True)
 class Load:
-    """Bytes into each rank, servers after workers, and into each node from others: the mean of `steps` of a period."""
+    """Bytes into each rank, servers after workers, and into each node from others; means over `steps` of a period."""
 
     received: tuple[int, ...]
     crossing: tuple[int, ...]
@@ -28,7 +28,7 @@ class Load:
 def traffic(
     exchange: Priced, compressor: Compressor, layout: Layout, chunk: Chunk, cluster: Cluster, step: int = 0
 ) -> list[Flows]:
-    """The rounds of one chunk at a step, with what its compressor makes of it."""
+    """Return the rounds of one chunk at a step, with the sizes that its compressor gives them."""
     wires = compressor.wires(layout, chunk, cluster.size)
     return [flows for wire in wires for flows in _rounds(exchange, wire, cluster, step)]
 
@@ -43,7 +43,7 @@ def _rounds(exchange: Priced, wire: Wire, cluster: Cluster, step: int) -> Iterat
 
 
 def load(exchange: Costed, compressor: Compressor, chunks: Sequence[tuple[Layout, Chunk]], cluster: Cluster) -> Load:
-    """The sum over all chunks, one after another: flows are not listed."""
+    """Return the sum over all chunks, without listing single flows."""
     placed = exchange.placing(cluster)
     period = exchange.period(cluster)
     steps = steps_of(period, max(1, ROWS // cluster.size))
@@ -69,7 +69,7 @@ def load(exchange: Costed, compressor: Compressor, chunks: Sequence[tuple[Layout
 
 
 def total(lanes: Sequence[Load]) -> Load:
-    """Add up several lanes of one step; each places its chunks by itself."""
+    """Add up several lanes of one step; each lane places its own chunks."""
     return Load(
         received=tuple(map(sum, zip(*(lane.received for lane in lanes), strict=True))),
         crossing=tuple(map(sum, zip(*(lane.crossing for lane in lanes), strict=True))),
@@ -80,7 +80,7 @@ def total(lanes: Sequence[Load]) -> Load:
 
 
 def steps_of(period: int, most: int) -> list[int]:
-    """All steps of a period, or some spread over it: as many even ones as odd ones, which may use other links."""
+    """Return all steps of a period, or a sample with as many even as odd steps, which may use different links."""
     if period <= most:
         return list(range(period))
     count = min(period, max(2, most - most % 2))

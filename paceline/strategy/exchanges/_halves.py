@@ -32,7 +32,7 @@ class Halves(AllReduce):
 
 
 class HalvesChannel:
-    """Chunks that do not divide into equal parts travel from memory that does."""
+    """The channel of the two phases. A chunk that cannot be cut into equal parts travels from padded memory."""
 
     def __init__(self, comm: Comm) -> None:
         self._comm = self.memory = comm
@@ -62,7 +62,7 @@ class HalvesChannel:
         return vector.numel() + -vector.numel() % self._comm.size
 
     def _room(self, chunk: Chunk, use: str, numel: int, like: Tensor) -> Tensor:
-        """Memory of one chunk, the same in every step. Collective the first time."""
+        """Return memory for one chunk, the same in every step. Collective the first time."""
         key = (chunk.index, use, numel, like.dtype)
         if key not in self._rooms:
             self._rooms[key] = self._comm.allocate(numel, like.dtype)

@@ -21,7 +21,7 @@ GRAIN = 64  # bytes: pieces are cut at cache lines
 
 
 def shares(workers: int, servers: int, colocated: bool) -> tuple[float, ...]:
-    """What each rank holds, workers first, as parts of one."""
+    """Return the share of all bytes that each rank holds, workers first."""
     n, k = workers, servers
     if not colocated or n == k == 1:
         return (0.0,) * n + (1.0 / k,) * k
@@ -30,7 +30,7 @@ def shares(workers: int, servers: int, colocated: bool) -> tuple[float, ...]:
 
 
 class Placer:
-    """Places chunks as they come, and gives the same answer for the same chunk again."""
+    """Places chunks in the order in which they come; a chunk that comes again gets the same place."""
 
     def __init__(self, parts: tuple[float, ...]) -> None:
         self._parts = parts
@@ -54,7 +54,7 @@ class Placer:
         return [piece for piece in placed if piece.stop > piece.start]
 
     def _take(self, nbytes: int) -> int:
-        """The holder that would have least for its share, the last one first: dedicated servers are at the end."""
+        """Return the holder with the least bytes for its share; on a tie the last: dedicated servers are last."""
         rank = min(reversed(self._holders), key=lambda holder: (self.loads[holder] + nbytes) / self._parts[holder])
         self.loads[rank] += nbytes
         return rank

@@ -23,7 +23,7 @@ from paceline.types import Flow
 
 @dataclass(frozen=True)
 class Fan:
-    """`sources` and `targets` are ranks, each with its factor of the bytes."""
+    """Flows from all `sources` to all `targets`, which are ranks, each with its factor of the bytes."""
 
     sources: Mapping[int, int]
     targets: Mapping[int, int]
@@ -37,7 +37,7 @@ class Fan:
 
 @dataclass(frozen=True)
 class Fans:
-    """A round of fans. `nodes[r]` is the node of worker r; servers, the ranks after them, are each on their own."""
+    """A round of fans. `nodes[r]` is the node of worker r; each server, a rank after the workers, has its own node."""
 
     fans: Sequence[Fan]
     nodes: Sequence[int]
@@ -69,21 +69,21 @@ class Fans:
 
 
 def within(groups: Iterable[Iterable[int]], nbytes: int, nodes: Sequence[int]) -> Fans:
-    """Everybody hears `nbytes` from every other of its group."""
+    """Return the round in which every rank receives `nbytes` from every other rank of its group."""
     fans = [Fan(dict.fromkeys(group, 1), dict.fromkeys(group, nbytes)) for group in map(list, groups)]
     return Fans(fans, nodes)
 
 
 @dataclass(frozen=True)
 class Edges:
-    """`sources[r]` are those that rank r hears from; many rounds may go along the same edges."""
+    """A graph: `sources[r]` are the ranks from which rank r receives. Many rounds may use the same edges."""
 
     sources: Mapping[int, Sequence[int]]
     nodes: Sequence[int]
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[int, int]], nodes: Sequence[int]) -> Edges:
-        """From pairs of a source and a target."""
+        """Make edges from pairs of a source and a target."""
         sources: dict[int, list[int]] = {}
         for source, target in pairs:
             sources.setdefault(target, []).append(source)
@@ -91,19 +91,19 @@ class Edges:
 
     @cached_property
     def heard(self) -> Mapping[int, int]:
-        """How many each rank hears from."""
+        """The number of ranks from which each rank receives."""
         return {rank: len(sources) for rank, sources in self.sources.items()}
 
     @cached_property
     def heard_across(self) -> Mapping[int, int]:
-        """How many of them are on other nodes."""
+        """The number of ranks on other nodes from which each rank receives."""
         nodes = self.nodes
         return {rank: sum(nodes[source] != nodes[rank] for source in sources) for rank, sources in self.sources.items()}
 
 
 @dataclass(frozen=True)
 class Along:
-    """A round in which `nbytes` go along every edge."""
+    """A round in which `nbytes` travel along every edge."""
 
     edges: Edges
     nbytes: int

@@ -15,7 +15,7 @@ from paceline.protocols import Payload, Rounds
 
 
 class Chain(Work):
-    """A generator of works; each is started when the one before is done, the first at once."""
+    """A generator of works; each starts when the one before is done, the first one at once."""
 
     def __init__(self, works: Iterator[Work], *, apart: bool = False) -> None:
         self._works, self._apart = works, apart
@@ -28,7 +28,7 @@ class Chain(Work):
             self._next()
 
     def advance(self, limit: float = math.inf) -> float:
-        """Start rounds while the one before is done and no more than `limit` were started; return how many were."""
+        """Start rounds while the one before is done, up to `limit` in all; return the number so far, inf at the end."""
         if self._apart:
             while self._work is not None and self._started < limit and self._work.done():
                 self._next()
@@ -39,11 +39,11 @@ class Chain(Work):
         self._started += 1
 
     def round_done(self) -> bool:
-        """Whether the round that is under way is through; there may be more."""
+        """Return whether the present round is done; more rounds may follow."""
         return self._work is None or self._work.done()
 
     def done(self) -> bool:
-        """Only a look: going on here would let ranks call in different orders."""
+        """Return whether all rounds are done, but start none: ranks would start rounds in different orders."""
         return self._work is None
 
 
@@ -62,5 +62,5 @@ class Together(Work):
 
 
 def coded(rounds: Rounds, combine: Callable[[Payload], Work]) -> Chain:
-    """Drives a codec: each payload is combined, then the codec goes on, until it has written its result."""
+    """Drive a codec: combine each payload, then resume the codec, until it has written its result."""
     return Chain(combine(payload) for payload in rounds)

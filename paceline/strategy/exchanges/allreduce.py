@@ -36,7 +36,7 @@ class AllReduce(ExchangeTraits):
         return AllReduceChannel(comm)
 
     def decoupled(self) -> Exchange:
-        """The same sum in two phases."""
+        """Return the same sum in two phases."""
         from paceline.strategy.exchanges._halves import Halves
 
         return Halves()
@@ -50,7 +50,7 @@ class AllReduce(ExchangeTraits):
 
 
 class AllReduceChannel:
-    """The sum over a comm, of the chunk itself or of what a codec makes of it."""
+    """The sum over a comm, of the chunk itself or of the payloads of a codec."""
 
     def __init__(self, comm: Comm) -> None:
         self._comm = self.memory = comm
@@ -76,7 +76,7 @@ class AllReduceChannel:
 
 
 def handover(payload: Payload) -> Mixing:
-    """A payload that goes to one rank, and what comes from another, as a mixing that only copies."""
+    """Return a mixing that only copies: a payload goes to one rank, and another comes from one rank."""
     targets = () if payload.target is None else (payload.target,)
     if payload.source is None:
         return Mixing(1.0, (), targets)

@@ -67,7 +67,7 @@ class Hierarchical(ExchangeTraits):
         return tuple(int(part) for part in self.over.split("x"))
 
     def dimensions(self, cluster: Cluster) -> tuple[int, ...]:
-        """Innermost first; the product is the number of ranks."""
+        """Return the dimensions, innermost first; their product is the number of ranks."""
         if self.over and self.neighbors is None:
             return self._written_dimensions()
         return (cluster.size // cluster.count, cluster.count)
@@ -106,7 +106,7 @@ class Hierarchical(ExchangeTraits):
         return 1 if self.neighbors is None else self.neighbors.topology.period(cluster.count)
 
     def _through_nodes(self, nbytes: int, cluster: Cluster, step: int) -> list[Fans | Along]:
-        """Inside each node a reduce-scatter and an all-gather, between them one chunk per neighboring node."""
+        """Return a reduce-scatter inside each node, one chunk per neighboring node, and an all-gather inside."""
         nodes = members(cluster)
         part = padded(nbytes, len(nodes[0])) // len(nodes[0])
         inside = within(nodes, part, cluster.nodes)
@@ -119,7 +119,7 @@ class Hierarchical(ExchangeTraits):
 
     @cached_property
     def _known(self) -> dict[tuple[Cluster, int], Edges]:
-        """Return the cached edges: all chunks of a step use the same ones."""
+        """The cached edges: all chunks of a step use the same ones."""
         return {}
 
 
@@ -159,12 +159,12 @@ class LevelsChannel:
             dst.copy_(part[: dst.numel()])
 
     def _across(self, unit: Unit, chunk: Chunk, part: Tensor) -> Generator[Work, None, Tensor]:
-        """What happens at the top, with this rank's part: nothing, the sum is complete."""
+        """Combine this rank's part at the top level; here nothing is left to do, because the sum is complete."""
         yield from ()
         return part
 
     def _room(self, chunk: Chunk, use: str, numel: int, like: Tensor) -> Tensor:
-        """Memory of one level of one chunk's payload, the same in every step. Collective the first time."""
+        """Return memory for one level of a chunk's payload, the same in every step. Collective the first time."""
         key = (chunk.index, use, numel, like.dtype)
         if key not in self._scratch:
             self._scratch[key] = self._comm.allocate(numel, like.dtype)
@@ -178,7 +178,7 @@ class LevelsChannel:
 
 
 class NodesChannel(LevelsChannel):
-    """The mean inside the node, cut among its ranks; each averages its part with the same rank of other nodes."""
+    """The mean inside the node, cut among its ranks; each averages its part with the same local rank of other nodes."""
 
     def __init__(self, comm: Comm, cluster: Cluster, topology: Any) -> None:
         self._comm = self.memory = comm
@@ -192,7 +192,7 @@ class NodesChannel(LevelsChannel):
         self._written: Mixing | None = None
 
     def start(self, unit: Unit, chunk: Chunk, src: Tensor, dst: Tensor, codec: Codec | None) -> Work:
-        """Ask for written weights here, in the order of chunks: ranks compare them, and rounds go on at any time."""
+        """Read the user's weights now, in the order of chunks: all ranks compare them, and rounds advance later."""
         self._written = None if self.weights is None else self.weights.row(unit.step)
         return super().start(unit, chunk, src, dst, codec)
 
@@ -202,7 +202,7 @@ class NodesChannel(LevelsChannel):
         return mixed
 
     def _row(self, step: int) -> Mixing:
-        """The row of the node among nodes, for this rank's part; parts are sums, so weights make means of them."""
+        """Return the row of this node, for this rank's part; parts are sums, and the weights make means of them."""
         row = self._written or self._topology.row(self._node, View(self._node, len(self._nodes)), step)
         place = self._nodes[self._node].index(self._comm.rank)
         sources = tuple((self._nodes[peer][place], weight / self._total) for peer, weight in row.sources)
@@ -210,7 +210,7 @@ class NodesChannel(LevelsChannel):
 
 
 def members(cluster: Cluster) -> list[list[int]]:
-    """The ranks of each node."""
+    """Return the ranks of each node."""
     by_node: dict[int, list[int]] = {}
     for rank, node in enumerate(cluster.nodes):
         by_node.setdefault(node, []).append(rank)
@@ -218,7 +218,7 @@ def members(cluster: Cluster) -> list[list[int]]:
 
 
 def along(dimensions: Sequence[int]) -> Iterator[tuple[list[list[int]], int]]:
-    """For each dimension, innermost first: the groups of ranks that differ in it alone, and its size."""
+    """Yield for each dimension, innermost first, the groups of ranks that differ only in it, and its size."""
     total, stride = math.prod(dimensions), 1
     for size in dimensions:
         firsts = [rank for rank in range(total) if rank // stride % size == 0]
@@ -227,5 +227,5 @@ def along(dimensions: Sequence[int]) -> Iterator[tuple[list[list[int]], int]]:
 
 
 def padded(nbytes: int, parts: int) -> int:
-    """Bytes that can be cut into equal parts of whole elements, whatever their size."""
+    """Return the bytes rounded up so that they can be cut into equal parts of whole elements."""
     return nbytes + -nbytes % (16 * parts)

@@ -66,7 +66,7 @@ class Neighbor(ExchangeTraits):
 
     @cached_property
     def _known(self) -> dict[tuple[Cluster, int], Edges]:
-        """Return the cached edges: all chunks of a step use the same ones."""
+        """The cached edges: all chunks of a step use the same ones."""
         return {}
 
 
@@ -77,13 +77,13 @@ def edges(topology: Topology, size: int, step: int, nodes: tuple[int, ...]) -> E
 
 
 class WrittenRows(Protocol):
-    """Weights of a user in place of a topology's."""
+    """Weights that a user sets, in place of those of a topology."""
 
     def row(self, step: int) -> Mixing: ...
 
 
 class NeighborChannel:
-    """One row of the topology's matrix per step; a lane with mass takes columns that sum to one instead."""
+    """Averages with one row of the topology's matrix per step; a lane with mass uses columns that sum to one."""
 
     def __init__(self, comm: Comm, view: View, topology: Topology, lane: Lane) -> None:
         self._comm, self._view, self._topology = comm, view, topology
@@ -111,7 +111,7 @@ def plain_row(topology: Topology, view: View, step: int) -> Mixing:
 
 
 def split_mass(topology: Topology, view: View, step: int) -> Mixing:
-    """Every rank cuts its mass into equal parts, one for each target and one for itself."""
+    """Return a mixing in which a rank splits its mass into equal parts, one for each target and one for itself."""
     own = plain_row(topology, view, step)
 
     def share(rank: int) -> float:

@@ -64,12 +64,12 @@ class Ps(ExchangeTraits):
         return self.placing(cluster).traffic(nbytes, cluster, step)
 
     def placing(self, cluster: Cluster) -> Placing:
-        """For the chunks of a run, one after another."""
+        """Return the placement of the chunks of a run, one after another."""
         return Placing(Placer(shares(cluster.size, self.servers, self.colocated)))
 
 
 class Placing:
-    """Every chunk goes to those that own least so far, as in a run."""
+    """Places every chunk on the ranks that own least so far, as in a run."""
 
     def __init__(self, placer: Placer) -> None:
         self._placer, self._count = placer, 0
@@ -85,7 +85,7 @@ class Placing:
 
 
 def service_of(exchange: Ps, comm: Comm) -> Any:
-    """The way to the servers that a run was started with, or to none."""
+    """Return the connection to the servers that the run was started with, or one without servers."""
     from paceline.comm.service import Service
 
     started = comm.service.servers if comm.service is not None else 0

@@ -41,17 +41,17 @@ class ExchangeTraits(Member):
 
     @property
     def consensus(self) -> bool:
-        """Whether all ranks end with the same sum; otherwise each has its own weighted mean."""
+        """Return whether all ranks end with the same sum; otherwise each has its own weighted mean."""
         return True
 
     @property
     def servers(self) -> int:
-        """Processes that it needs beside the workers."""
+        """Return the number of processes that it needs beside the workers."""
         return 0
 
     @property
     def dedicated(self) -> bool:
-        """Whether it has servers, and they alone own what is exchanged."""
+        """Return whether it has servers that own everything that is exchanged."""
         return False
 
     @property
@@ -60,20 +60,20 @@ class ExchangeTraits(Member):
         return None
 
     def with_topology(self, topology: Topology) -> Costed:
-        """The same exchange among other neighbors, where it takes a topology."""
+        """Return the same exchange with another topology, if it takes one."""
         return self  # type: ignore[return-value]
 
     def check(self, cluster: Cluster) -> None:
-        """Refuse a cluster that it does not fit; any fits."""
+        """Refuse a cluster that does not fit; by default every cluster fits."""
 
     def decoupled(self) -> Exchange | None:
-        """The same exchange in two phases, reduce-scatter and all-gather; None if it has no such form."""
+        """Return the same exchange in two phases, reduce-scatter and all-gather, or None if it has no such form."""
         return None
 
     def placing(self, cluster: Cluster) -> Priced:
-        """The value that is asked for the traffic of a run's chunks, one after another."""
+        """Return the object that computes the traffic of a run's chunks, one after another."""
         return self  # type: ignore[return-value]
 
     def period(self, cluster: Cluster) -> int:
-        """Steps after which traffic repeats itself."""
+        """Return the steps after which traffic repeats."""
         return 1

@@ -33,7 +33,7 @@ LEAST = 0.5
 
 @dataclass(frozen=True)
 class Window(Neighbor):
-    """Traffic is what is written into each rank in one step, whether it comes to be read or not."""
+    """The exchange. Its traffic is what is written to each rank in a step, whether it is read or not."""
 
     name: ClassVar[str] = "window"
     asynchronous: ClassVar[bool] = True
@@ -49,7 +49,7 @@ class Window(Neighbor):
 
 
 class WindowChannel:
-    """One window per chunk, made at its first start, which is collective; no later start waits for a rank."""
+    """One window per chunk, made at the first start, which is collective; later starts wait for no rank."""
 
     def __init__(self, comm: Comm, view: View, topology: Any, lane: Lane) -> None:
         self.memory = self._comm = comm
@@ -80,7 +80,7 @@ class WindowChannel:
         return works
 
     def _give(self, window: Buffers, step: int, chunk: Chunk, src: Tensor, dst: Tensor) -> list[Work]:
-        """The last element is the mass p of one, and goes the same way as the rest."""
+        """Write the shares of mass to the targets; the last element is the mass that started at 1."""
         row = split_mass(self._topology, self._view, step)
         gives = float(src[-1]) >= LEAST
         works = [window.accumulate(target, src, row.keep) for target in row.targets if gives]
@@ -90,7 +90,7 @@ class WindowChannel:
         return works
 
     def _arrived(self, window: Buffers, chunk: Chunk, dst: Tensor, weights: Mapping[int, float]) -> Iterator[float]:
-        """Add what has arrived, weighted, and forget it; the weight of each source of which something had."""
+        """Add what has arrived, weighted, and clear it; yield the weight of each source that had written."""
         for source, tensor in self._restored.pop(chunk.index, {}).items():
             dst.add_(tensor.to(dst.dtype), alpha=weights.get(source, 1.0))
             yield weights.get(source, 1.0)
@@ -99,7 +99,7 @@ class WindowChannel:
                 yield weights.get(source, 1.0)
 
     def state(self) -> Mapping[str, Any]:
-        """What has arrived and was not read. To keep all mass, save on all ranks, with a barrier before."""
+        """Return what has arrived and was not read. To keep all mass, save on all ranks, after a barrier."""
         unread = {index: dict(slots) for index, slots in self._restored.items()}
         for index, window in self._windows.items():
             parked = unread.setdefault(index, {})
@@ -108,7 +108,7 @@ class WindowChannel:
         return {"arrived": unread}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """On all ranks: what is on the way belongs to steps that are forgotten."""
+        """Load a state, on all ranks; what is still under way belongs to discarded steps."""
         self._restored = {index: dict(slots) for index, slots in state.get("arrived", {}).items()}
         if self._windows:
             self._comm.barrier()
@@ -133,12 +133,12 @@ def _contents(window: Buffers, clear: bool = False) -> dict[int, Tensor]:
 
 
 def rows_of(topology: Any, view: View) -> tuple[Mixing, ...]:
-    """What this rank does at each step of a period."""
+    """Return the mixing of this rank at each step of a period."""
     nodes = len(set(view.nodes)) or 1
     return tuple(topology.row(view.rank, view, step) for step in range(topology.period(view.size, nodes)))
 
 
 def sources_of(topology: Any, view: View) -> list[list[int]]:
-    """For each rank, all that it ever hears from."""
+    """Return for each rank all ranks that it ever receives from."""
     views = [View(rank, view.size, view.nodes) for rank in range(view.size)]
     return [sorted({source for row in rows_of(topology, each) for source, _ in row.sources}) for each in views]

@@ -1,4 +1,4 @@
-"""The ranks that started are the ranks that finish; a step commits if this rank wants it to."""
+"""Fixed membership: the ranks that start are the ranks that finish. A step commits if this rank wants it to."""
 
 from __future__ import annotations
 

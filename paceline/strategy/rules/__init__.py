@@ -1,4 +1,4 @@
-"""What leaves a worker, when it may leave and when it must be back."""
+"""Rules: what a worker sends, when it may leave, and when it must be back."""
 
 from paceline.menu.menu import Menu
 

@@ -1,4 +1,4 @@
-"""What rules that average parameters share: how often, over neighbors and over all ranks."""
+"""Common parts of rules that average parameters: how often, over neighbors and over all ranks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Averaging(RuleTraits):
 
 
 class AveragingDuty(LocalDuty):
-    """Local updates; parameters are averaged every few of them."""
+    """Local updates, with an average of the parameters every few updates."""
 
     def __init__(self, context: Context, rule: Averaging) -> None:
         super().__init__(context)
@@ -46,7 +46,7 @@ class AveragingDuty(LocalDuty):
         self._all = AllLane(context) if rule.global_every else None
 
     def send(self) -> None:
-        """Parameters leave, if it is their turn in this step."""
+        """Send the parameters, if they are due in this step."""
         if (self.steps + 1) % self._every == 0:
             self._lane.send(self.steps // self._every, self.values())
 
@@ -58,7 +58,7 @@ class AveragingDuty(LocalDuty):
             self.adopt(self._lane.take())
 
     def count(self) -> None:
-        """One more step is done; the mean over all where it is its turn."""
+        """Count a finished step; average over all ranks if that is due."""
         self.steps += 1
         if self._all is not None and self.steps % self._global_every == 0:
             self.adopt(self._all.mean(self.steps, self.values()))

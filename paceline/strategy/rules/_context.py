@@ -1,4 +1,4 @@
-"""What a rule is bound to: a model's parameters, its optimizer, and the way to open a lane."""
+"""The context that a rule is bound to: the parameters of a model, its optimizer, and a way to open lanes."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Context:
 
     @property
     def comm(self) -> Comm:
-        """The comm of the group of now; it changes with the generation."""
+        """The comm of the present group; it changes with the generation."""
         return self.presence.comm
 
     def factor(self) -> float:
@@ -73,14 +73,14 @@ class Context:
         return 1.0 / (self.comm.size * self.accumulate) if self.weight is None else self.weight()
 
     def local_factor(self) -> float:
-        """Return the factor of this rank's gradient in its own update; the mean over ranks is the weighted mean."""
+        """Return the factor of this rank's gradient in its own update; over ranks it gives the weighted mean."""
         if self.weight is None:
             return 1.0 / self.accumulate
         factor = self.weight() * self.comm.size
         return 1.0 if abs(factor - 1.0) < 1e-9 else factor  # n times 1/n may be off by one bit
 
     def twice(self, name: str, step: int) -> WorkloadError:
-        """Explain a gradient that comes again after it has left."""
+        """Return the error for a gradient that comes a second time after it has left."""
         return WorkloadError(
             f"{name} got a second gradient at step {step}",
             why="backward ran twice before step(), or reached a layer twice that is used twice in the model and is "
@@ -105,7 +105,7 @@ class Carrier:
         self.sent = False
 
     def send(self, number: int, tensors: Sequence[Tensor]) -> None:
-        """`tensors` stand in the order of the parameters; `number` counts exchanges, for topologies that change."""
+        """Send `tensors`, in the order of the parameters; `number` counts exchanges, for topologies that change."""
         self.engine.begin(number)
         factor = 1.0 / self._context.comm.size if self._sums else 1.0
         for slot, position in enumerate(self.engine.order):
@@ -121,16 +121,16 @@ class Carrier:
             self.engine.finish()
 
     def widened(self, tensor: Tensor) -> Tensor:
-        """A copy in the dtype that it travels in."""
+        """Return a copy in the dtype of the lane."""
         return tensor.to(self.engine.carried(tensor), copy=True)
 
     def drop(self) -> None:
-        """Let what is under way arrive, and forget it."""
+        """Wait for what is under way, and discard it."""
         self.wait()
         self.sent = False
 
     def take(self) -> list[Tensor]:
-        """The result, in the order of the parameters."""
+        """Return the results, in the order of the parameters."""
         self.sent = False
         views = [view for arena in self.engine.arenas for view in arena.result_views]
         ordered: list[Tensor] = [views[0]] * len(views)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class CrossingDuty(GradDuty):
-    """Until the plan is made it does as rule grad does everywhere else."""
+    """Rule grad for schedules that cross the step. Until the plan is made it works like rule grad elsewhere."""
 
     engine: CrossingLaneEngine
     waits_in_backward = False
@@ -52,7 +52,7 @@ class CrossingDuty(GradDuty):
         return _refused(f"{operation} on p.grad")
 
     def begin(self) -> None:
-        """The last step may still be under way: this one opens with its first gradient."""
+        """Begin a step; the last one may still be under way, so the exchange opens with the first gradient."""
         self._open, self.exchanged = False, False
         if not self.engine.crossing:
             self._open_step()
@@ -74,7 +74,7 @@ class CrossingDuty(GradDuty):
         self._withholding.withhold(parameter)
 
     def on_held(self, parameter: Tensor) -> None:
-        """A gradient leaves in step(), and is hidden until then; it must not be added to a mean."""
+        """Hide a gradient until it leaves in step(), so that it is not added to a mean."""
         if self.exchanged:
             raise WorkloadError(
                 f"{self.engine.name_of(self._slots[id(parameter)])} got a gradient too late for step {self.steps}",
@@ -115,7 +115,7 @@ class CrossingDuty(GradDuty):
             raise _not_by_tensor(self._optimizer, "it changes values of a parameter group in its step")
 
     def _postpone(self) -> None:
-        """Remember learning rates and the like; tensors are updated when forward comes to them."""
+        """Remember learning rates and other settings; tensors are updated when forward reaches them."""
         self._gates.learned()
         self.release()
         self._hand.drop_writes()
@@ -137,7 +137,7 @@ class CrossingDuty(GradDuty):
     # while the next step runs --------------------------------------------------------------------
 
     def arrive(self, positions: Sequence[int]) -> None:
-        """Forward has come to a layer that uses these parameters."""
+        """Wait for these parameters and update them: forward has reached a layer that uses them."""
         if not self._pending:
             return
         due = [slot for slot in map(self._slot_at, positions) if slot in self._pending]
@@ -154,7 +154,7 @@ class CrossingDuty(GradDuty):
         return self._open and super().under_way
 
     def finish(self) -> None:
-        """Everything of the last step is applied, and nothing is under way; parameters may be looked at."""
+        """Apply everything of the last step, so that nothing is under way and parameters may be read."""
         if self._pending:
             self._apply(list(self._pending))
         if self._open:
@@ -175,14 +175,14 @@ class CrossingDuty(GradDuty):
         self._spent.updated += perf_counter() - waited
 
     def _count(self, slot: int) -> float:
-        """How many ranks had a gradient; whoever waited for a slot has waited for the flags of its arena."""
+        """Return how many ranks had a gradient for a slot; the flags of its arena have arrived with the slot."""
         arena, index = self.engine.place(slot)
         if arena not in self._counts:
             self._counts[arena] = arena.counts()
         return self._counts[arena][index]
 
     def _update(self, slots: Sequence[int]) -> None:
-        """One step of the user's optimizer on some tensors."""
+        """Run one step of the user's optimizer on some tensors."""
         if not slots:
             return
         parameters = [self._parameters[slot] for slot in slots]
@@ -196,7 +196,7 @@ class CrossingDuty(GradDuty):
                 parameter.grad = own
 
     def _step_on(self, parameters: Sequence[Tensor]) -> None:
-        """The optimizer sees only these parameters, with the values that their groups had at step()."""
+        """Step the optimizer with only these parameters, and the group settings that were set at step()."""
         import torch
 
         due = {id(parameter): parameter for parameter in parameters}
@@ -215,7 +215,7 @@ class CrossingDuty(GradDuty):
         super().discard()
 
     def take_spent(self) -> Spent:
-        """What waiting and updating took since the last time that somebody asked."""
+        """Return the time spent on waiting and updating since the last call."""
         spent, self._spent = self._spent, Spent()
         return spent
 
@@ -249,7 +249,7 @@ def _ungated(name: str) -> WorkloadError:
 
 
 def _copied(value: Any) -> Any:
-    """A learning rate may be a tensor, which a scheduler fills in place."""
+    """Copy a setting: a learning rate may be a tensor that a scheduler changes in place."""
     return value.clone() if hasattr(value, "clone") else value
 
 

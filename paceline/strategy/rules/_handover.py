@@ -37,7 +37,7 @@ class Handover:
         return self._copying or any(arena.shared and arena.private is None for arena in self._arenas)
 
     def number(self, parameters: Sequence[Parameter]) -> None:
-        """Take parameters in the order of the slots, which has changed."""
+        """Take the parameters in the order of the slots, which has changed."""
         self._parameters = parameters
         self._copies: list[Tensor] = []
         self._copy_views: list[Tensor] = []
@@ -79,7 +79,7 @@ class Handover:
         return [views[slot] for slot in slots]
 
     def keep(self) -> None:
-        """Move gradients that somebody may still read out of results, which are about to be written."""
+        """Copy gradients that may still be read out of result memory that is about to be overwritten."""
         for parameter in self._parameters:
             if parameter.grad is not None:
                 parameter.grad = self._in_own_memory(parameter.grad)
@@ -90,7 +90,7 @@ class Handover:
         self._bases, self.holds_means = {}, False
 
     def drop_writes(self) -> None:
-        """Show the results again where an optimizer wrote over them; it works on copies from then on."""
+        """Discard what an optimizer wrote over the results; from then on p.grad is a copy."""
         self._drop_writes()
 
     def _drop_writes(self) -> None:

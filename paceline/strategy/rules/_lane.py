@@ -1,4 +1,4 @@
-"""The engine of a lane, as rules see it: typed here because rules stand below engines."""
+"""Protocols for the engine of a lane as rules use it: rules must not import engines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class LaneArena(Protocol):
-    """All tensors of one dtype as one vector: what leaves this rank, and what comes back."""
+    """All tensors of one dtype as one vector: the values that leave this rank, and the result."""
 
     @property
     def dtype(self) -> Any: ...
@@ -53,7 +53,7 @@ class LaneArena(Protocol):
 
 
 class LaneEngine(Protocol):
-    """Takes slots, sends units, and has the results after `finish`."""
+    """An engine that takes slots, sends units, and has the results after `finish`."""
 
     keeps_step: bool
 
@@ -114,7 +114,7 @@ class CrossingLaneEngine(LaneEngine, Protocol):
 
 
 class LaneGates(Protocol):
-    """Where forward stops until parameters are there."""
+    """The places where forward stops until parameters have arrived."""
 
     def learned(self) -> None: ...
 

@@ -1,4 +1,4 @@
-"""What rules with local updates share: the optimizer runs on this rank's own gradient."""
+"""Common parts of rules with local updates: the optimizer runs on this rank's own gradient."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class LocalDuty:
-    """A duty that does nothing among ranks yet; rules add what leaves and what comes back."""
+    """A duty that exchanges nothing; rules with local updates add what leaves and what comes back."""
 
     averages_gradients = False
     waits_in_backward = exchanged = False
@@ -39,44 +39,44 @@ class LocalDuty:
         return carrier
 
     def discard(self) -> None:
-        """Forget what has left for the step that was about to begin."""
+        """Discard what has left for the step that was about to begin."""
         for carrier in self._carriers:
             carrier.drop()
 
     def finish(self) -> None:
-        """A step is over when its update is."""
+        """Do nothing: a step ends with its update."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resource is held."""
 
     def begin(self) -> None:
-        """A step begins: forward is about to run."""
+        """Begin a step, before forward; rules that send then override it."""
 
     def on_held(self, parameter: Tensor) -> None:
-        """Gradients stay where they are in any case."""
+        """Do nothing: gradients stay where they are."""
 
     def on_local(self, parameter: Tensor) -> None:
-        """Gradients add up on this rank in any case."""
+        """Do nothing: gradients always add up on this rank."""
 
     def end(self) -> None:
-        """Nothing is exchanged in backward."""
+        """Do nothing: backward exchanges nothing."""
 
     def on_grad(self, parameter: Tensor) -> None:
-        """The gradient stays where it is; what is under way may go on meanwhile."""
+        """Leave the gradient where it is, and advance what is under way."""
         self.advance()
 
     def advance(self) -> None:
-        """Go on with what is under way, from hooks of forward and backward."""
+        """Advance what is under way; called from hooks of forward and backward."""
         self.context.comm.progress()
         for carrier in self._carriers:
             if carrier.sent:
                 carrier.engine.advance()
 
     def leave(self) -> None:
-        """Backward is over."""
+        """End backward; rules that send then override it."""
 
     def wait(self) -> None:
-        """Until what must be back is back."""
+        """Wait until everything that must be back is back."""
 
     def sound(self) -> bool:
         return True
@@ -85,7 +85,7 @@ class LocalDuty:
         raise NotImplementedError
 
     def synchronize(self) -> None:
-        """Gradients are this rank's own; there is nothing to wait for."""
+        """Do nothing: gradients are this rank's own."""
 
     def update_with(self, closure: Callable[[], Any], fresh: bool) -> Any:
         raise WrongCommand(
@@ -93,7 +93,7 @@ class LocalDuty:
         )
 
     def local_update(self) -> None:
-        """One step of the user's optimizer on this rank's mean gradient."""
+        """Run one step of the user's optimizer on this rank's mean gradient."""
         for parameter in self.parameters:
             if parameter.grad is not None and parameter.grad.requires_grad:  # backward has kept a graph
                 parameter.grad = parameter.grad.detach()
@@ -106,7 +106,7 @@ class LocalDuty:
         self.context.step()
 
     def keep(self) -> None:
-        """Gradients are in memory of their own."""
+        """Do nothing: gradients are in their own memory."""
 
     def release(self) -> None:
         for parameter in self.parameters:
@@ -116,17 +116,17 @@ class LocalDuty:
         return [parameter.detach() for parameter in self.parameters]
 
     def adopt(self, tensors: Sequence[Tensor]) -> None:
-        """The parameters become these values."""
+        """Set the parameters to these values."""
         with self._torch.no_grad():
             for parameter, tensor in zip(self.parameters, tensors, strict=True):
                 parameter.copy_(tensor)
 
     def take_spent(self) -> Spent:
-        """Nothing passes outside of step()."""
+        """Return no time: nothing runs outside of step()."""
         return Spent()
 
     def staleness(self) -> Mapping[str, Any]:
-        """Empty: no rank is ahead of another."""
+        """Return an empty mapping: no rank is ahead of another."""
         return {}
 
     def state(self) -> Mapping[str, Any]:
@@ -136,13 +136,13 @@ class LocalDuty:
         self.steps = state["steps"]
 
     def own_state(self) -> dict[str, Any]:
-        """Name the rank that the state belongs to, for rules whose state has a meaningful sum over ranks."""
+        """Return step, rank and size, which identify the owner of a state whose sum over ranks matters."""
         return {"steps": self.steps, "rank": self.context.comm.rank, "size": self.context.comm.size}
 
     def all_own(self, state: Mapping[str, Any]) -> bool:
-        """Whether every rank holds the state that it saved itself, at the step of the others.
+        """Return whether every rank holds the state that it saved itself, all of the same step.
 
-        Collective, and the same answer on all ranks; rank 0 says so where the answer is no.
+        Collective, with the same answer on all ranks. If the answer is no, rank 0 logs it.
         """
         comm = self.context.comm
         step = self._torch.tensor([state["steps"]], dtype=self._torch.int64)

@@ -39,7 +39,7 @@ class Withholding:
         self._hooks: list[Any] = []
 
     def withhold(self, parameter: Tensor) -> None:
-        """The gradient has left: show the placeholder in its place."""
+        """Show the placeholder instead of a gradient that has left."""
         parameter.grad = self._placeholders[id(parameter)]
 
     def hide(self, parameter: Tensor) -> None:
@@ -73,7 +73,7 @@ def _kind() -> Any:
     import torch
 
     class Withheld(torch.Tensor):
-        """A gradient that nobody may look at."""
+        """A gradient on which every operation is refused."""
 
         __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
         refuse: Refuse

@@ -26,7 +26,7 @@ class Atc(Averaging):
 
 
 class AtcDuty(AveragingDuty):
-    """Parameters leave after the local update."""
+    """A duty whose parameters leave after the local update."""
 
     def leave(self) -> None:
         self.local_update()

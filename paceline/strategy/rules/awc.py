@@ -28,7 +28,7 @@ class Awc(Averaging):
 
 
 class AwcDuty(AveragingDuty):
-    """Parameters leave when a step begins and are back before its update."""
+    """A duty whose parameters leave when a step begins, and are back before its update."""
 
     def __init__(self, context: Context, rule: Awc) -> None:
         super().__init__(context, rule)
@@ -47,7 +47,7 @@ class AwcDuty(AveragingDuty):
         self.count()
 
     def _changes(self) -> dict[int, Tensor]:
-        """By how much parameters differ from what left, where they do; sources still hold that."""
+        """Return by how much parameters differ from the values that left, which the lane still holds."""
         engine, changes = self._lane.engine, {}
         ranks = self.context.comm.size if self.context.exchange.consensus else 1  # a sum: each sends its share
         for slot, position in enumerate(engine.order):

@@ -39,7 +39,7 @@ class ExactDiffusion(RuleTraits):
 
 
 class ExactDiffusionDuty(LocalDuty):
-    """`correction` is x - psi: what combining did to the last adaptation. Empty is zero."""
+    """The duty. `correction` is x - psi, the change that combining made to the last adaptation; empty means zero."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)

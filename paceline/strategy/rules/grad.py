@@ -82,7 +82,7 @@ class GradDuty:
         self.release()
 
     def _number(self) -> None:
-        """Slots follow the arena, whose order changes once: after the first step, or with a checkpoint."""
+        """Number the slots as in the arena, whose order changes once: after the first step, or with a checkpoint."""
         self._parameters = [self.context.parameters[k] for k in self.engine.order]
         self._slots = {id(parameter): slot for slot, parameter in enumerate(self._parameters)}
         self._hand.number(self._parameters)
@@ -107,7 +107,7 @@ class GradDuty:
         self._finite = True
 
     def _open_exchange(self) -> None:
-        """A backward has its first gradient, or a step none."""
+        """Open an exchange, for the first gradient of a backward, or in a step without one."""
         if self._ended:
             self.engine.begin(self.steps)
             self._ended = False
@@ -117,16 +117,16 @@ class GradDuty:
         self._hand.set_aside()
 
     def on_held(self, parameter: Tensor) -> None:
-        """The gradient of a parameter leaves at the end of backward; what came before it is set aside now."""
+        """Set aside earlier means now; the gradient itself leaves at the end of backward."""
         if not self._opened:
             self._open_exchange()
 
     def on_local(self, parameter: Tensor) -> None:
-        """A gradient stays on this rank; p.grad is no mean any more, and leaves with the next exchange."""
+        """Note a gradient that stays on this rank: p.grad is no mean any more, and leaves with the next exchange."""
         self.exchanged = self._hand.holds_means = False
 
     def on_grad(self, parameter: Tensor) -> None:
-        """The gradient of a parameter is complete: it moves into the arena, scaled on the way."""
+        """Move the complete gradient of a parameter into the arena, and scale it on the way."""
         if not self._opened:
             self._open_exchange()
         slot, fresh = self._slots[id(parameter)], parameter.grad
@@ -154,19 +154,19 @@ class GradDuty:
 
     @property
     def under_way(self) -> bool:
-        """Whether gradients have left for an exchange that has not ended."""
+        """Return whether gradients have left for an exchange that has not ended."""
         return not self._ended and bool(self.engine.arrived)
 
     def finish(self) -> None:
-        """End an exchange that has begun, so that ranks are at the same call.
+        """End an exchange that has begun, so that all ranks are at the same call.
 
-        Not inside backward, where more is to come: a collective there (SyncBatchNorm) takes its place among the others.
+        It does nothing inside backward: a collective there (SyncBatchNorm) takes its place among the others.
         """
         if self.under_way and self._graph_task() == OUTSIDE:
             self.end()
 
     def end(self) -> None:
-        """Backward is over: the rest leaves, all of it comes back, and p.grad is the mean."""
+        """End backward: send the rest, wait for everything, and set p.grad to the mean."""
         began = perf_counter()
         self._offer_rest()
         self.engine.finish()
@@ -179,7 +179,7 @@ class GradDuty:
         self._spent.updated += perf_counter() - waited
 
     def _offer_rest(self) -> None:
-        """Gradients that no hook has told of: of an earlier backward of this update, or put there by hand."""
+        """Send gradients that no hook reported: those of an earlier backward of this update, or set by hand."""
         if not self._opened:
             self._open_exchange()
         if len(self.engine.arrived) < len(self._parameters):
@@ -188,7 +188,7 @@ class GradDuty:
                     self.on_grad(self._parameters[slot])
 
     def discard(self) -> None:
-        """What has left comes back first, for others wait for it; then gradients are of the past."""
+        """Wait for what has left, because other ranks wait for it, too; then forget the gradients."""
         self.finish()
         self.release()
 
@@ -198,7 +198,7 @@ class GradDuty:
         self._hooks = []
 
     def leave(self) -> None:
-        """Most has left from the hooks of backward."""
+        """Send gradients that no hook has sent, unless the exchange has ended."""
         if not self.exchanged:
             self._offer_rest()
 
@@ -208,7 +208,7 @@ class GradDuty:
             self._spent = Spent()  # step() measures its own time
 
     def sound(self) -> bool:
-        """Whether the mean gradient is finite, where a loss scale makes that a question. The same on every rank."""
+        """Return whether the mean gradient is finite, if there is a loss scale. The same on every rank."""
         if self.context.loss_scale is not None:
             self.context.loss_scale.record(self._finite)
         return self._finite
@@ -235,11 +235,11 @@ class GradDuty:
             self._ordered = True
 
     def update_with(self, closure: Callable[[], Any], fresh: bool) -> Any:
-        """For optimizers that call the model again: each evaluation is exchanged, its loss averaged."""
+        """Step an optimizer that calls the model again; each evaluation is exchanged and its loss averaged."""
         return self.context.step(lambda: self._evaluate(closure, fresh))
 
     def _evaluate(self, closure: Callable[[], Any], fresh: bool) -> Any:
-        """The mean loss of all ranks; p.grad is its gradient, and nothing of an evaluation before if `fresh`."""
+        """Return the mean loss of all ranks and set p.grad to its gradient; `fresh` first clears older gradients."""
         if fresh:
             self.release()
         loss = closure()
@@ -255,11 +255,11 @@ class GradDuty:
         self._hand.give([self._moves(slot, count) for slot, count in enumerate(counts)])
 
     def _moves(self, slot: int, count: float) -> bool:
-        """Whether a slot is updated: `count` ranks had a gradient, or it is owed some and was not frozen since."""
+        """Return whether a slot is updated: `count` ranks had a gradient, or it was owed one and is not frozen."""
         return count > 0 or (self._parameters[slot].requires_grad and self.engine.holds(slot, count))
 
     def keep(self) -> None:
-        """Results are about to be overwritten: move p.grad away from them."""
+        """Move p.grad out of results that are about to be overwritten."""
         self._hand.keep()
 
     def release(self) -> None:
@@ -267,20 +267,20 @@ class GradDuty:
         self._hand.release()
 
     def take_spent(self) -> Spent:
-        """What waiting and handing out took at the end of backward, since the last time that somebody asked."""
+        """Return the time spent on waiting and setting p.grad at the end of backward, since the last call."""
         spent, self._spent = self._spent, Spent()
         spent.in_backward = spent.waited + spent.updated
         return spent
 
     def staleness(self) -> Mapping[str, Any]:
-        """Empty: no rank is ahead of another."""
+        """Return an empty mapping: no rank is ahead of another."""
         return {}
 
     def state(self) -> Mapping[str, Any]:
         return {"steps": self.steps, "order": self.engine.names if self._ordered else []}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Chunks hold the tensors that they held when the checkpoint was written."""
+        """Load a state: chunks get the tensors that they held when the checkpoint was written."""
         self.steps = state["steps"]
         if state.get("order"):
             self._hand.keep()

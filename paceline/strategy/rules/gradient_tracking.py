@@ -41,7 +41,7 @@ class GradientTracking(RuleTraits):
 
 
 class GradientTrackingDuty(LocalDuty):
-    """`q` are the trackers, `last` the gradients of the step before."""
+    """The duty. `q` are the trackers, `last` the gradients of the step before."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)

@@ -41,7 +41,7 @@ class PushDiging(RuleTraits):
 
 
 class PushDigingDuty(PushSumDuty):
-    """`y` are the trackers, `last` the gradients of the step before."""
+    """The duty. `y` are the trackers, `last` the gradients of the step before."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context, MASS)

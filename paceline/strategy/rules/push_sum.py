@@ -36,10 +36,10 @@ class PushSum(RuleTraits):
 
 
 class PushSumDuty(LocalDuty):
-    """`x` is the mass of the parameters, `masses` that of one in each arena; the model holds x / mass.
+    """The duty. `x` is the mass of the parameters, `masses` the mass p of each arena; the model holds x / p.
 
-    Only masses are kept: x is what the model makes it, so parameters may be loaded or changed between steps.
-    Arenas (one per dtype) travel by themselves; over windows they may do so at different speeds.
+    Only masses are saved: x is computed from the model, so parameters may be loaded or changed between steps. Arenas
+    (one per dtype) travel separately; over windows they may do so at different speeds.
     """
 
     def __init__(self, context: Context, lane: Lane = MASS) -> None:
@@ -56,7 +56,7 @@ class PushSumDuty(LocalDuty):
         return [value * mass for value, mass in zip(self.values(), self._mass_of_each(), strict=True)]
 
     def _mass_of_each(self) -> list[float]:
-        """In the order of the parameters."""
+        """Return the mass p of each parameter's arena, in the order of the parameters."""
         by_dtype = {arena.dtype: mass for arena, mass in zip(self._lane.engine.arenas, self.masses, strict=True)}
         return [by_dtype[self._lane.engine.carried(parameter)] for parameter in self.parameters]
 
@@ -69,7 +69,7 @@ class PushSumDuty(LocalDuty):
         self.send_mass(changes)
 
     def send_mass(self, x: list[Tensor]) -> None:
-        """Send these masses of the parameters, and the mass of one beside them."""
+        """Send the masses of the parameters, with the mass p beside them."""
         for arena, mass in zip(self._lane.engine.arenas, self.masses, strict=True):
             arena.tail.fill_(mass)
         self._lane.send(self.steps, x)
@@ -90,9 +90,9 @@ class PushSumDuty(LocalDuty):
         self.restore_masses(state)
 
     def restore_masses(self, state: Mapping[str, Any]) -> bool:
-        """Take over the masses of a state that all ranks saved themselves; return whether it is such a state.
+        """Load the masses of a state that all ranks saved themselves; return whether it is such a state.
 
-        Where masses start afresh, so does everything that lies unread in buffers.
+        If masses are reset, everything unread in buffers is discarded, too.
         """
         self.steps = state["steps"]
         own = self.all_own(state)

@@ -55,7 +55,7 @@ class Server(RuleTraits):
 
     @property
     def bound(self) -> int | None:
-        """Steps that a worker may be ahead of the slowest; None is no bound."""
+        """The steps that a worker may be ahead of the slowest; None means no bound."""
         return None if self.staleness == "async" else int(self.staleness)
 
     def bind(self, context: Context) -> ServerDuty:
@@ -63,7 +63,7 @@ class Server(RuleTraits):
 
 
 class Pushes(ExchangeTraits):
-    """The exchange of this rule: chunks of gradient leave, chunks of parameters come back."""
+    """The exchange of this rule: chunks of gradients leave, chunks of parameters come back."""
 
     name: ClassVar[str] = "pushes"
     shares_results: ClassVar[bool] = True
@@ -104,7 +104,7 @@ class PushChannel:
 
 
 class ServerDuty:
-    """Moves gradients into the arena; what comes back are parameters."""
+    """Moves gradients into the arena; the results are parameters."""
 
     averages_gradients = False  # what comes back are parameters
     waits_in_backward = exchanged = False
@@ -141,7 +141,7 @@ class ServerDuty:
         self._begun = False
 
     def _begin(self) -> None:
-        """With the first gradient: what a scheduler did after the last step holds for this one."""
+        """Begin a step with its first gradient, so that changes by a scheduler after the last step apply to it."""
         if self._placed:
             self._check_untouched()
         self._begun = True
@@ -153,7 +153,7 @@ class ServerDuty:
         self.engine.begin(self.steps)
 
     def _check_untouched(self) -> None:
-        """Parameters are what servers gave: of a change since then they would know nothing, and undo it."""
+        """Refuse parameters that were changed since they came from the servers, which would undo the change."""
         equal, close = self._torch.equal, self._torch.allclose
         for slot, (parameter, result) in enumerate(zip(self._parameters, self._results(), strict=True)):
             own = parameter.detach()
@@ -169,13 +169,13 @@ class ServerDuty:
         return [view for arena in self.engine.arenas for view in arena.result_views]
 
     def _bring(self) -> None:
-        """Settings if they are new, parameters if servers do not have them."""
+        """Send settings if they are new, and parameters if the servers do not have them."""
         self._describe()
         if not self._placed:
             self._place()
 
     def _bring_in_turn(self) -> None:
-        """Replace what servers hold when workers need not keep step: after every push of all, and rank 0 first."""
+        """Replace the servers' parameters if workers are at different steps: after all pushes, rank 0 first."""
         comm = self.context.comm
         comm.barrier()
         if comm.rank == 0:
@@ -185,7 +185,7 @@ class ServerDuty:
             self._bring()
 
     def _describe(self) -> None:
-        """Tell the servers what the optimizer is set to: rank 0's word for all, or each its own when it changes."""
+        """Send the optimizer's settings to the servers: rank 0's for all, or each rank's own when they change."""
         optimizer = self.context.optimizer
         settings = {
             "lane": self._channel.lane,
@@ -202,7 +202,7 @@ class ServerDuty:
             self._channel.memory.tell_text(settings)
 
     def _segments(self) -> list[list[list[int]]]:
-        """For every arena the ranges of neighboring slots that are in one parameter group: start, stop, group."""
+        """Return for every arena the ranges of slots that are in one parameter group: start, stop, group."""
         groups = {id(p): k for k, g in enumerate(self.context.optimizer.param_groups) for p in g["params"]}
         segments, slot = [], 0
         for arena in self.engine.arenas:
@@ -218,7 +218,7 @@ class ServerDuty:
         return segments
 
     def _place(self) -> None:
-        """Parameters move to the servers."""
+        """Move the parameters to the servers."""
         with self._torch.no_grad():
             for slot, parameter in enumerate(self._parameters):
                 self.engine.source(slot).copy_(parameter)
@@ -229,14 +229,14 @@ class ServerDuty:
         self._placed = True
 
     def on_held(self, parameter: Tensor) -> None:
-        """A gradient leaves in step(), and is hidden until then; backwards add up."""
+        """Hide a gradient until it leaves in step(); several backwards add up."""
         self._withholding.hide(parameter)
 
     def on_local(self, parameter: Tensor) -> None:
-        """Gradients add up on this rank, and leave with the next exchange."""
+        """Leave gradients on this rank, where they add up; they leave with the next exchange."""
 
     def end(self) -> None:
-        """Nothing ends in backward."""
+        """Do nothing: no exchange ends in backward."""
 
     def on_grad(self, parameter: Tensor) -> None:
         if not self._begun:
@@ -258,7 +258,7 @@ class ServerDuty:
         self.engine.offer(slot, since)
 
     def leave(self) -> None:
-        """A parameter without a gradient counts as one with a zero gradient."""
+        """Send the rest; a parameter without a gradient gets a zero gradient."""
         if not self._begun:
             self._begin()
         self._withholding.show()
@@ -277,7 +277,7 @@ class ServerDuty:
         return True
 
     def update(self) -> None:
-        """What the servers made of the gradients."""
+        """Take over the parameters that the servers computed."""
         with self._torch.no_grad():
             for parameter, view in zip(self._parameters, self._results(), strict=True):
                 parameter.copy_(view)
@@ -296,24 +296,24 @@ class ServerDuty:
         )
 
     def finish(self) -> None:
-        """A step is over when its update is."""
+        """Do nothing: a step ends with its update."""
 
     def close(self) -> None:
-        """No gradient is hidden any more."""
+        """Remove the hooks, and drop hidden gradients."""
         self._withholding.close()
 
     def discard(self) -> None:
-        """Nothing leaves before backward."""
+        """Do nothing: no gradient leaves before backward."""
 
     def keep(self) -> None:
-        """Gradients are on the servers."""
+        """Do nothing: gradients are on the servers."""
 
     def release(self) -> None:
         for parameter in self._parameters:
             parameter.grad = None
 
     def take_spent(self) -> Spent:
-        """Nothing passes outside of step()."""
+        """Return no time: nothing runs outside of step()."""
         return Spent()
 
     def staleness(self) -> Mapping[str, Any]:
@@ -323,7 +323,7 @@ class ServerDuty:
         return {"steps": self.steps}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """The model's parameters move to the servers with the next step, in place of those that are there."""
+        """Load a state: the model's parameters replace those on the servers with the next step."""
         self._round += self._placed
         self.steps, self._placed = state["steps"], False
 
@@ -337,7 +337,7 @@ def _refused(what: str) -> WorkloadError:
 
 
 def check_optimizer(optimizer: Any) -> None:
-    """Refuse an optimizer of the user whose work servers cannot do."""
+    """Refuse an optimizer of the user that servers cannot run."""
     name = type(optimizer).__name__
     if name not in ELEMENTWISE or not type(optimizer).__module__.startswith("torch.optim"):
         raise WrongCommand(
@@ -348,7 +348,7 @@ def check_optimizer(optimizer: Any) -> None:
 
 
 def _plain(group: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a parameter group as JSON has them."""
+    """Return the settings of a parameter group as JSON values."""
     return {key: _number(value) for key, value in group.items() if key != "params"}
 
 
@@ -359,7 +359,10 @@ def _number(value: Any) -> Any:
 
 
 def largest_lead(pushed: Sequence[Sequence[float]], pulled: Sequence[Sequence[float]]) -> int:
-    """How many steps a worker had finished more than the slowest had pushed, at worst. Times rise, on one clock."""
+    """Return the largest number of steps that a worker had finished beyond those that the slowest had pushed.
+
+    Times rise, on one clock.
+    """
     worst = 0
     for times in pulled:
         for done, moment in enumerate(times, start=1):

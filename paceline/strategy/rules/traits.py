@@ -24,30 +24,30 @@ class RuleTraits(Member):
 
     @property
     def same_result(self) -> bool:
-        """Whether training ends where one process on all batches ends."""
+        """Return whether training ends where one process on all batches ends."""
         return False
 
     @property
     def bound(self) -> int | None:
-        """Steps that a rank may be ahead of the slowest; None is no bound."""
+        """The steps that a rank may be ahead of the slowest; None means no bound."""
         return 0
 
     @property
     def streams(self) -> bool:
-        """Whether it sends the model in parts, or takes a result some steps after it was sent."""
+        """Return whether it sends the model in parts, or applies a result some steps after it was sent."""
         return False
 
     @property
     def own_optimizer(self) -> str:
-        """An optimizer that the rule runs besides the user's, as it is written; most rules have none."""
+        """The text of an optimizer that the rule runs besides the user's; empty for most rules."""
         return ""
 
     @property
     def intervals(self) -> tuple[int, ...]:
-        """Steps between two exchanges, one number for each kind of exchange."""
+        """The steps between two exchanges, one number for each kind of exchange."""
         return (1,)
 
     @property
     def period(self) -> int:
-        """Steps after which the rule repeats itself."""
+        """The steps after which the rule repeats itself."""
         return math.lcm(*self.intervals)

@@ -1,4 +1,4 @@
-"""Where the arena is cut and in which order chunks leave."""
+"""Schedules: where the arena is cut into chunks, and in which order chunks leave."""
 
 from paceline.menu.menu import Menu
 

@@ -21,7 +21,7 @@ COLUMNS = 256
 
 
 def finish(groups: Sequence[int], ready: Sequence[float], sizes: Sequence[float], a: float, b: float) -> float:
-    """When the last message is there; group k ends before tensor groups[k]."""
+    """Return when the last message has arrived; group k ends before tensor groups[k]."""
     free, first = 0.0, 0
     for end in groups:
         free = max(free, max(ready[first:end])) + a + b * sum(sizes[first:end])
@@ -54,7 +54,7 @@ def best(ready: Sequence[float], sizes: Sequence[float], a: float, b: float) -> 
 
 
 def _earliest(at: Vector, total: Vector, a: float, b: float) -> float:
-    """When the last message is there at the earliest, with as many messages as it takes."""
+    """Return when the last message can arrive at the earliest, with any number of messages."""
     done = np.zeros(len(total))
     for j in range(1, len(total)):
         done[j] = np.min(np.maximum(done[:j], at[j - 1]) + (a + b * (total[j] - total[:j])))
@@ -62,7 +62,7 @@ def _earliest(at: Vector, total: Vector, a: float, b: float) -> float:
 
 
 def _one_more(before: Vector, at: Vector, total: Vector, a: float, b: float) -> tuple[Vector, Vector]:
-    """The earliest ends of all prefixes with one message more, and where it begins; some columns at a time."""
+    """Return the earliest ends of all prefixes with one more message, and where that begins; some columns at a time."""
     done, cut = np.full(len(total), np.inf), np.zeros(len(total), dtype=np.int64)
     for start in range(1, len(total), COLUMNS):
         ends = np.arange(start, min(start + COLUMNS, len(total)))
@@ -75,7 +75,7 @@ def _one_more(before: Vector, at: Vector, total: Vector, a: float, b: float) -> 
 
 
 def greedy(ready: Sequence[float], sizes: Sequence[float], a: float, b: float) -> list[int]:
-    """The published rule: take the next tensor along if it is ready before this message is `a` seconds old."""
+    """Merge by the published rule: take the next tensor along if it is ready before this message is `a` seconds old."""
     groups: list[int] = []
     free, nbytes = 0.0, 0.0
     for k, size in enumerate(sizes):

@@ -40,7 +40,7 @@ class Auto(ScheduleTraits):
         return self.crossing
 
     def plan(self, profile: Profile, seconds: Seconds) -> Plan:
-        """Before anything was tried: the merge that the model of the link recommends."""
+        """Return the plan before any trial: the merge that the model of the link recommends."""
         return MgWfbp().plan(profile, seconds)
 
     def candidates(self) -> tuple[Schedule, ...]:
@@ -50,7 +50,7 @@ class Auto(ScheduleTraits):
 
 
 def choose(seconds: Sequence[float]) -> int:
-    """The candidate to keep."""
+    """Return the index of the candidate to keep."""
     best = 0
     for k, value in enumerate(seconds):
         if value < seconds[best] * (1 - MARGIN):

@@ -52,13 +52,13 @@ class Priority(ScheduleTraits):
         return int(self.credit * MB)
 
     def plan(self, profile: Profile, seconds: Seconds) -> Plan:
-        """Flags travel alone: every layer waits for them, and they are known only when backward is over."""
+        """Return a plan in which flags travel alone: every layer needs them, and they are known only after backward."""
         layout = profile.layout
         return Plan(tuple(sorted({0, *pieces(layout, int(self.partition * MB)), layout.offsets[-1], layout.numel})))
 
 
 def pieces(layout: Layout, most: int) -> list[int]:
-    """Cut points: neighbors together as long as they fit into `most` bytes, larger tensors in even parts."""
+    """Return the cut points: neighbors stay together up to `most` bytes, larger tensors are cut into even parts."""
     cap = max(1, most // layout.itemsize)
     cuts, start = [], 0
     for begin, end in zip(layout.offsets, layout.offsets[1:], strict=False):

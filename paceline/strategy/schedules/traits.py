@@ -24,19 +24,19 @@ class ScheduleTraits(Member):
 
     @property
     def crosses_step(self) -> bool:
-        """Whether parameters of a step may still be under way while the next forward runs."""
+        """Return whether parameters of a step may still be under way while the next forward runs."""
         return False
 
     @property
     def cuts_tensors(self) -> bool:
-        """Whether a cut may lie inside a tensor."""
+        """Return whether a cut may lie inside a tensor."""
         return False
 
     @property
     def credit_bytes(self) -> int:
-        """Bytes that may be under way at once, where the order is decided as chunks leave."""
+        """Return the bytes that may be under way at once, if the order is decided as chunks leave."""
         return 0
 
     def candidates(self) -> Sequence[Schedule]:
-        """Schedules to try for a few steps each; empty where there is nothing to try."""
+        """Return schedules to try for a few steps each; empty if there is nothing to try."""
         return ()

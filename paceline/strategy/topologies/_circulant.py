@@ -17,7 +17,7 @@ ALONE = Mixing(1.0, (), ())
 
 class Circulant(TopologyTraits):
     def offsets(self, size: int) -> tuple[int, ...]:
-        """Distances to the ranks that hear from a rank, each once, in the order in which one_peer takes them."""
+        """Return the distances to the ranks that a rank sends to, each once, in the order that one_peer uses."""
         raise NotImplementedError
 
     def row(self, rank: int, view: View, step: int) -> Mixing:
@@ -33,17 +33,17 @@ class Circulant(TopologyTraits):
 
 
 def one_peer_at(place: int, size: int, offset: int) -> Mixing:
-    """Keep one half and hear the other from the place that is `offset` before."""
+    """Return a mixing that keeps one half and takes the other from the place that is `offset` before."""
     return Mixing(0.5, (((place - offset) % size, 0.5),), ((place + offset) % size,))
 
 
 def pairs_up(offsets: tuple[int, ...], size: int) -> bool:
-    """Whether each offset alone is its own way back."""
+    """Return whether every offset leads back after two hops, so that ranks exchange in pairs."""
     return all(2 * offset == size for offset in offsets)
 
 
 def refuse_irregular(text: str, of: Member) -> None:
-    """Peers that are taken in turn must be a permutation of the ranks at every step."""
+    """Refuse a graph whose peers, taken in turn, are not a permutation of the ranks at every step."""
     if not isinstance(of, Circulant):
         raise BadMember(
             text,

@@ -22,7 +22,7 @@ LARGEST = 16 << 20  # bytes of an edge list: a million edges
 
 
 class Edge(NamedTuple):
-    """`place` is how an error names it: "line 7", or "edge 0 1" of a graph that has no lines."""
+    """An edge. `place` is its name in errors: "line 7", or "edge 0 1" in a graph without lines."""
 
     source: int
     target: int
@@ -31,7 +31,7 @@ class Edge(NamedTuple):
 
 
 def read(path: Path) -> tuple[Edge, ...]:
-    """The edges of a file."""
+    """Return the edges of a file."""
     try:
         text = read_text(path, LARGEST)
     except WrongCommand as problem:
@@ -62,7 +62,7 @@ def _edge(words: list[str], path: Path, place: str) -> Edge:
 
 
 def of_networkx(graph: Any) -> tuple[Edge, ...]:
-    """The edges of a networkx graph with nodes 0, 1, 2, ...; networkx itself is not needed for that."""
+    """Return the edges of a networkx graph with nodes 0, 1, 2, ...; networkx is not imported."""
     try:
         nodes, edges = list(graph.nodes), list(graph.edges(data="weight"))
     except (AttributeError, TypeError):
@@ -87,14 +87,14 @@ def of_networkx(graph: Any) -> tuple[Edge, ...]:
 
 
 def written(edges: Iterable[Edge]) -> str:
-    """The edges as the lines of a file."""
+    """Return the edges as the lines of a file."""
     return "".join(
         f"{edge.source} {edge.target}" + ("" if edge.weight is None else f" {edge.weight!r}") + "\n" for edge in edges
     )
 
 
 def check(edges: tuple[Edge, ...], name: str, directed: bool) -> None:
-    """Refuse what cannot be an edge, or not beside the others."""
+    """Refuse edges that are invalid, or that contradict others."""
     if not edges:
         raise WrongCommand(name, why="it has no edges", remedy="lines 'u v', such as 0 1")
     seen: dict[tuple[int, int], str] = {}

@@ -1,4 +1,4 @@
-"""Worlds that no topology can have."""
+"""Check the number of ranks and nodes of any topology."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from paceline.errors import WrongCommand
 
 
 def check_size(topology: object, size: int, nodes: int) -> None:
-    """Refuse fewer ranks than one and more nodes than ranks."""
+    """Refuse fewer than one rank, and more nodes than ranks."""
     if size < 1:
         raise WrongCommand(f"{topology} on {size} ranks", why="at least 1 rank is needed", remedy="1 or more ranks")
     if not 1 <= nodes <= size:

@@ -20,7 +20,7 @@ Neighbors = Callable[[int], tuple[int, ...]]
 
 
 def mix(rank: int, neighbors: Neighbors, uniform: bool) -> Mixing:
-    """The row of a rank of an undirected graph."""
+    """Return the row of a rank of an undirected graph."""
     mine = tuple(sorted(neighbors(rank)))
     degree = len(mine)
     others = [degree if uniform else max(degree, len(neighbors(neighbor))) for neighbor in mine]
@@ -29,7 +29,7 @@ def mix(rank: int, neighbors: Neighbors, uniform: bool) -> Mixing:
 
 
 class Undirected(TopologyTraits):
-    """`uniform` is a setting of every member."""
+    """An undirected graph; `uniform` is a setting of every member."""
 
     uniform: bool
     directed: ClassVar[bool] = False
@@ -41,7 +41,7 @@ class Undirected(TopologyTraits):
         return mix(rank, lambda peer: self.neighbors(peer, view.size), self.uniform)
 
     def symmetric(self, size: int, nodes: int = 1) -> bool:
-        """Uniform weights are so only if all ranks have the same number of neighbors."""
+        """Return whether weights are symmetric; uniform ones are only if all ranks have equally many neighbors."""
         return not self.uniform or len({len(self.neighbors(rank, size)) for rank in range(size)}) == 1
 
     def doubly_stochastic(self, size: int, nodes: int = 1) -> bool:

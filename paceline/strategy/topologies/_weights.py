@@ -21,18 +21,18 @@ NOTHING = 1e-12  # a norm that is rounding: entries are at most 1 and carry erro
 
 
 def placement(size: int, nodes: int = 1) -> tuple[int, ...]:
-    """The node of each rank, neighbors in rank together."""
+    """Return the node of each rank; consecutive ranks share a node."""
     return tuple(rank * nodes // size for rank in range(size))
 
 
 def rows(topology: Topology, size: int, step: int = 0, nodes: int = 1) -> tuple[Mixing, ...]:
-    """What each rank does at a step."""
+    """Return the mixing of each rank at a step."""
     where = placement(size, nodes)
     return tuple(topology.row(rank, View(rank, size, where), step) for rank in range(size))
 
 
 def matrix(topology: Topology, size: int, step: int = 0, nodes: int = 1) -> Matrix:
-    """W at a step."""
+    """Return W at a step."""
     import numpy as np
 
     weights = np.zeros((size, size))
@@ -44,7 +44,7 @@ def matrix(topology: Topology, size: int, step: int = 0, nodes: int = 1) -> Matr
 
 
 def mixing_rate(topology: Topology, size: int, nodes: int = 1) -> float:
-    """The second largest singular value of W; of a topology that changes, per step over a period."""
+    """Return the second largest singular value of W; of a topology that changes, per step over a period."""
     import numpy as np
 
     if size == 1:
@@ -56,11 +56,11 @@ def mixing_rate(topology: Topology, size: int, nodes: int = 1) -> float:
 
 
 def _shrinking(topology: Topology, size: int, nodes: int) -> float:
-    """The norm of the product over a period less the mean, per step.
+    """Return the norm of (product over a period - mean), per step.
 
-    That is its second largest singular value. The product is scaled at each step: over a long period it would
-    fall below what rounding leaves, and an exact mean could not be told from a small rest. What rounding adds to
-    the mean does not shrink, so it is taken out.
+    That is its second largest singular value. The product is scaled at each step: over a long period it would fall
+    below rounding errors, and an exact mean could not be told from a small rest. What rounding adds to the mean does
+    not shrink, so it is taken out.
     """
     import numpy as np
 
@@ -79,12 +79,12 @@ def _shrinking(topology: Topology, size: int, nodes: int) -> float:
 
 
 def models_sent(topology: Topology, size: int, nodes: int = 1) -> tuple[float, ...]:
-    """Models that each rank sends per step, the mean over a period."""
+    """Return the models that each rank sends per step, the mean over a period."""
     return _sent(topology, size, nodes, between=False)
 
 
 def models_crossing(topology: Topology, size: int, nodes: int) -> tuple[float, ...]:
-    """Models that leave each node per step, the mean over a period."""
+    """Return the models that leave each node per step, the mean over a period."""
     where = placement(size, nodes)
     leaving = [0.0] * nodes
     for rank, sent in enumerate(_sent(topology, size, nodes, between=True)):
@@ -102,7 +102,7 @@ def _sent(topology: Topology, size: int, nodes: int, *, between: bool) -> tuple[
 
 
 def edges(topology: Topology, size: int, nodes: int = 1) -> tuple[tuple[int, int], ...]:
-    """Every (from, to) of a period, sorted."""
+    """Return every (from, to) of a period, sorted."""
     return tuple(sorted(set(_edges(topology, size, nodes))))
 
 
@@ -113,12 +113,12 @@ def _edges(topology: Topology, size: int, nodes: int) -> Iterator[tuple[int, int
 
 
 def connected(topology: Topology, size: int, nodes: int = 1) -> bool:
-    """Whether over a period every rank hears of every other, directly or not."""
+    """Return whether over a period every rank hears of every other, directly or indirectly."""
     return cut_off(edges(topology, size, nodes), size) is None
 
 
 def cut_off(edges: Iterable[tuple[int, int]], size: int) -> tuple[int, int] | None:
-    """The first (from, to) with no way along the edges, one of them rank 0; None if there is none."""
+    """Return the first (from, to), one of them rank 0, without a path along the edges; None if there is none."""
     forward: list[list[int]] = [[] for _ in range(size)]
     backward: list[list[int]] = [[] for _ in range(size)]
     for source, target in edges:
@@ -134,7 +134,7 @@ def cut_off(edges: Iterable[tuple[int, int]], size: int) -> tuple[int, int] | No
 
 
 def _closure(onward: list[list[int]]) -> set[int]:
-    """The ranks that can be reached from rank 0."""
+    """Return the ranks that can be reached from rank 0."""
     reached, ahead = {0}, [0]
     while ahead:
         fresh = [rank for rank in onward[ahead.pop()] if rank not in reached]

@@ -28,7 +28,7 @@ COLUMN = 1e-9  # beyond this a column drifts, by more than rounding
 
 @dataclass(frozen=True)
 class Graph(TopologyTraits):
-    """Made from a file by its settings, or by `Graph.of` from networkx; `save` gives the second one a file."""
+    """A user's graph, from a file, or from networkx with `Graph.of`; `save` writes the second kind to a file."""
 
     file: str
     directed: bool = False
@@ -43,7 +43,7 @@ class Graph(TopologyTraits):
 
     @classmethod
     def of(cls, graph: Any, *, uniform: bool = False) -> Graph:
-        """From a networkx graph with nodes 0 to n - 1; the attribute `weight` is taken if edges have it."""
+        """Make a graph from a networkx graph with nodes 0 to n - 1; the attribute `weight` is used if edges have it."""
         made = cls.__new__(cls)
         edges = lists.of_networkx(graph)
         settings = {"file": "networkx", "directed": bool(graph.is_directed()), "uniform": uniform}
@@ -53,7 +53,7 @@ class Graph(TopologyTraits):
         return made
 
     def save(self, path: Path | str) -> Graph:
-        """Write an edge list; the graph that comes back prints as text that workers can read."""
+        """Write an edge list; the graph that is returned prints as text that workers can read."""
         unwritable = sorted(set(str(path)) & set("(),= \t"))
         if unwritable:
             raise WrongCommand(
@@ -83,7 +83,7 @@ class Graph(TopologyTraits):
         return size == 1 or all(abs(column - 1) <= COLUMN for column in columns)
 
     def check(self, size: int, nodes: int = 1) -> None:
-        """One rank alone has nobody to mix with, whatever the graph."""
+        """Refuse a wrong number of ranks; a single rank mixes with nobody and fits any graph."""
         check_size(self, size, nodes)
         if size in (1, self.size):
             return
@@ -116,7 +116,7 @@ class Graph(TopologyTraits):
 
 
 def _ways(edges: tuple[Edge, ...], directed: bool) -> dict[tuple[int, int], float | None]:
-    """(from, to) -> weight, both ways of an undirected edge."""
+    """Return (from, to) -> weight, with both directions of an undirected edge."""
     weights = {(edge.source, edge.target): edge.weight for edge in edges}
     return weights if directed else weights | {(edge.target, edge.source): edge.weight for edge in edges}
 

@@ -34,6 +34,6 @@ class Grid(Undirected):
 
 
 def shape(size: int) -> tuple[int, int]:
-    """Rows and columns, no more rows than columns."""
+    """Return rows and columns, with no more rows than columns."""
     rows = next(k for k in range(isqrt(size), 0, -1) if size % k == 0)
     return rows, size // rows

@@ -93,7 +93,7 @@ class InnerOuter(TopologyTraits):
         return None
 
     def _groups(self, view: View) -> list[list[int]]:
-        """The ranks of each node."""
+        """Return the ranks of each node."""
         groups: dict[int, list[int]] = {}
         for rank in range(view.size):
             groups.setdefault(view.node_of(rank), []).append(rank)
@@ -110,20 +110,20 @@ class InnerOuter(TopologyTraits):
 
 
 def _crossing(step: int, nodes: int, local: int) -> tuple[int, ...]:
-    """The places on each node that cross at this step."""
+    """Return the places on each node that cross at this step."""
     if nodes == 1 or (local == 2 and step % 2 == 0):
         return ()
     return (0, 1) if local == 2 else (step % local,)
 
 
 def _circle(size: int, nodes: int) -> int:
-    """How many ranks of a node mix among themselves at a step."""
+    """Return how many ranks of a node mix among themselves at a step."""
     local = size // nodes
     return local if nodes == 1 or local <= 2 else local - 1
 
 
 def _mix(ranks: list[int], at: int, graph: Circulant, turn: int) -> Mixing:
-    """One peer among these ranks, named by rank."""
+    """Return a mixing with one peer among these ranks, in terms of global ranks."""
     offsets = graph.offsets(len(ranks))
     if not offsets:
         return ALONE

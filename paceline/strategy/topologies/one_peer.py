@@ -56,10 +56,10 @@ class OnePeer(TopologyTraits):
         return f"{self} on {size} ranks reaches the mean only in the limit; one_peer(exp2) on 2^k ranks in k steps"
 
     def exact(self, size: int) -> bool:
-        """Whether one period is the exact mean.
+        """Return whether one period gives the exact mean.
 
-        The product over a period scales the Fourier mode m by the product of (1 + e^(-2 pi i m d / n)) / 2, so
-        every mode but m = 0 needs an offset d that turns it by half a circle: m d / n = 1/2 modulo 1.
+        The product over a period scales the Fourier mode m by the product of (1 + e^(-2 pi i m d / n)) / 2, so every
+        mode but m = 0 needs an offset d that turns it by half a circle: m d / n = 1/2 modulo 1.
         """
         offsets = self.of.offsets(size)
         return all(any(2 * mode * d % (2 * size) == size for d in offsets) for mode in range(1, size))

@@ -17,25 +17,25 @@ class TopologyTraits(Member):
 
     @property
     def directed(self) -> bool:
-        """Whether a rank may send to one that does not send back."""
+        """Return whether a rank may send to one that does not send back."""
         return True
 
     def period(self, size: int, nodes: int = 1) -> int:
-        """Steps after which rows repeat themselves."""
+        """Return the steps after which rows repeat."""
         return 1
 
     def symmetric(self, size: int, nodes: int = 1) -> bool:
-        """Whether two ranks weigh each other alike."""
+        """Return whether any two ranks give each other the same weight."""
         return False
 
     def doubly_stochastic(self, size: int, nodes: int = 1) -> bool:
-        """Whether columns sum to one as rows do, so that the mean of all ranks is kept."""
+        """Return whether columns sum to one as rows do, so that the mean over all ranks is kept."""
         return True
 
     def check(self, size: int, nodes: int = 1) -> None:
-        """Refuse a number of ranks and nodes that it cannot have."""
+        """Refuse a number of ranks and nodes that does not fit."""
         check_size(self, size, nodes)
 
     def note(self, size: int, nodes: int = 1) -> str | None:
-        """A remark for the user about this topology on so many ranks."""
+        """Return a remark for the user about this topology on this many ranks."""
         return None
