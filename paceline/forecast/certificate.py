@@ -1,4 +1,4 @@
-"""How far forecasts were off on this machine: configurations that no calibration saw, measured and forecast.
+"""The errors of forecasts on this machine, over configurations that were not used for calibration.
 
 row        what ran, the measured rate with its interval, the forecast, and the naive forecast
 group      rows of one model on one lab: do forecasts order strategies as they really are?

@@ -51,7 +51,7 @@ class Coding:
 
 @dataclass(frozen=True)
 class Outlook:
-    """What a job would do in a steady step. Seconds and bytes of one step; `busy` is by part of the fabric.
+    """The forecast of a job: seconds and bytes of one steady step; `busy` has seconds for each part of the fabric.
 
     slowest   seconds of computing alone, of the rank that others wait for
     pace      steps per second of each class of ranks, with their number

@@ -1,7 +1,7 @@
-"""The step of an explained run on the link of its profile: the timeline, with a link that serves one chunk at a time.
+"""Simulate a step of an explained run on the link of its profile, which serves one chunk at a time.
 
-The link was fitted to dense chunks, of which a rank receives 2 (P-1)/P in an all-reduce; other rounds are charged as
-the all-reduce in which a rank receives as much. Ranks are alike and updates take no time.
+The link was fitted to all-reduces of dense chunks, in which a rank receives 2 (P-1)/P of the bytes. Any other round
+costs as much as the all-reduce in which a rank receives as many bytes. Ranks are alike and updates take no time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the rounds of an exchange cost on a fabric: the flows that it declares, as a comm moves them.
+"""The cost of the rounds of an exchange on a fabric, from the flows that it declares and the way a comm moves them.
 
     exchange.traffic       who must get what: an all-reduce is two rounds, parts to their owners, sums to all
     algorithm              how: around a ring, or from everybody to everybody

@@ -4,8 +4,9 @@
     dispatcher        begin, ready, need, said, back  ->  units that may leave
     fabric            a unit has stages; each part of the fabric serves one stage after another, first come first served
 
-A unit starts when every class has let it leave. Ranks of a class are alike, so a class costs as much as one rank.
-Where two things happen at once, compute comes first: a gradient that becomes ready when a unit is back may leave first.
+A unit starts when every class has let it leave. Ranks of a class are alike, so a class costs as much as one rank. If
+two events have the same time, compute comes first: a gradient that becomes ready just when a unit is back may leave
+first.
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ Stages = Callable[[int, int, int, int], Sequence[Stage]]  # of (lane, chunk, pha
 
 @dataclass(frozen=True)
 class Compute:
-    """Seconds of one rank by itself. `forward[s]` is when the layer of slot s starts, `ready[s]` when its gradient is
-    there, both from the start of their pass; `pack`, `encode` and `decode` are for a whole step.
+    """The seconds of one rank by itself.
 
-    `aside` is whether backward goes on while the host packs and encodes: on an accelerator, and in replayed compute.
+    `forward[s]` is when the layer of slot s starts, and `ready[s]` is when its gradient is ready, both counted from the
+    start of their pass. `pack`, `encode` and `decode` are for a whole step. `aside` is True if backward continues while
+    the host packs and encodes: on an accelerator, and in replayed compute.
     """
 
     forward: tuple[float, ...]

@@ -1,4 +1,4 @@
-"""How busy the machine is with other work: a rate on a busy machine says little about the run.
+"""The load of the machine by other work: a rate on a busy machine says little about the run.
 
 /proc/stat          what all cores did, and what the host took away (steal)
 os.times()          what our workers did, once they have ended

@@ -1,4 +1,4 @@
-"""What communication took: in flight, exposed, overlapped; and the columns that published tables have.
+"""The time of communication: in flight, exposed and overlapped; and the columns of published tables.
 
 leave chunk 0 .......... back
          leave chunk 1 ........... back

@@ -1,4 +1,4 @@
-"""What somebody wants to say about an experiment, beside what was measured: the fields of published reports.
+"""The description of an experiment by its author, kept in the record; its fields are those of published reports.
 
 description = "ResNet-50 from the object store, host network"
 storage = "object store"
@@ -17,7 +17,7 @@ from paceline.files.toml import read_toml
 
 
 class Expected(BaseModel):
-    """What the result should be; it counts as met within `tolerance`, or inside the measured interval."""
+    """The expected result; it is met within `tolerance`, or if it lies inside the measured interval."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -66,10 +66,11 @@ def _no_gpu() -> GpuReport:
 
 @dataclass(frozen=True)
 class RankReport:
-    """Times are in seconds, sizes in bytes. `steps` and `parts` have one entry per measured step, `seconds` per block.
+    """The report of one rank. Times are in seconds, sizes in bytes.
 
-    `samples` are the samples of one block. A script (see steplog) fills `batch` and leaves the division into blocks to
-    the launcher; it has no meetings, losses, events or FLOPs.
+    `steps` and `parts` have one entry per measured step, `seconds` one per block. `samples` are the samples of one
+    block. A script (see steplog) fills `batch` and leaves the division into blocks to the launcher; it has no meetings,
+    losses, events or FLOPs.
     """
 
     rank: int

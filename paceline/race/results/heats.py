@@ -1,4 +1,4 @@
-"""What a race wrote into the records of its cells: whose they are, and in which heat.
+"""The facts that a race wrote into the records of its cells: contender and heat.
 
     heat        contenders are compared inside it: they answer one question, whatever each of them changes
     base        the record of a heat whose settings are the race's own: a reference changes nothing but the strategy
@@ -19,7 +19,7 @@ Heat = tuple[str, str]
 
 
 def label_of(record: Record) -> str | None:
-    """Return the label of the contender in its race."""
+    """Return the label of the contender in its race, or None."""
     return (record.race.get("label") or None) if heat_of(record) is not None else None
 
 

@@ -1,9 +1,9 @@
 """The verdict about a field: who is ahead, by how much, and how sure that is.
 
-There are three ends. A contender wins if it is surely faster than every other of its group; contenders are level if
-their difference is surely below a margin; or it is not decided yet. Strategies that change convergence are a group of
-their own, because a rate without accuracy makes no winner. The limit exchanges nothing and never wins. Terminal, page
-and --json format the same Verdict.
+A race has one of three results. A contender wins if it is surely faster than every other one of its group; contenders
+are level if their difference is surely below a margin; or the race is not decided yet. Strategies that change
+convergence are a group of their own, because a rate without accuracy makes no winner. The limit exchanges nothing and
+never wins. Terminal, page and --json format the same Verdict.
 """
 
 from __future__ import annotations

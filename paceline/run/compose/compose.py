@@ -1,8 +1,8 @@
-"""From a run to its members, with notes or with every refusal: flags.py judges flags, matching.py and compression.py
-which members go together.
+"""Compose a run: find its members, and collect notes or every reason to refuse it.
 
-A refusal says what, why and what to try. All problems are reported at once; nothing falls back silently.
-`compose(run)` is called before any worker starts and loads no torch.
+flags.py checks flags; matching.py and compression.py check which members go together. A refusal says what, why and what
+to try. All problems are reported at once, and nothing falls back silently. `compose(run)` is called before any worker
+starts and loads no torch.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class ArenaCodec:
         looks: bool = True,
         wide: bool = False,
     ) -> None:
-        """`kind` names the owner of the state, `looks` refuses NaN and infinity, `wide` operators take any dtype."""
+        """Bind an operator. `kind` names the owner of its state; `looks` refuses NaN; `wide` takes any dtype."""
         self._text, self._operator, self._layout, self._comm = text, operator, layout, comm
         self._rooms, self._kind, self._looks, self._wide = Rooms(comm, shared), kind, looks, wide
         self.spent = CodingCost()

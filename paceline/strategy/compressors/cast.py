@@ -1,8 +1,9 @@
 """Half the bytes: numbers travel as fp16 or bf16.
 
-Gradients are divided by the number of ranks before they are rounded, so the sum cannot overflow where the
-mean does not; shm adds in float32 and rounds once. What has become infinite on the way, there or back, is reported;
-not beside a loss scale, which looks for it in the mean gradient, and not on a GPU, where looking would stop the stream.
+Gradients are divided by the number of ranks before they are rounded, so the sum cannot overflow where the mean does
+not; shm adds in float32 and rounds once. A value that becomes infinite by rounding or by summing is an error. There is
+no such check with a loss scale, which looks for infinity in the mean gradient, and none on a GPU, where a check would
+block the stream.
 """
 
 from __future__ import annotations

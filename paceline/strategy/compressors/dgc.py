@@ -1,4 +1,4 @@
-"""Deep gradient compression: top-k with momentum that is corrected for what waits, and a density that falls.
+"""Deep gradient compression: top-k with momentum corrected for unsent elements, and a density that falls in warm-up.
 
     u = momentum u + g        v = v + u        send the largest of v; where it was sent, u = v = 0
 
@@ -118,7 +118,7 @@ class Corrected:
 
 
 class Ranges:
-    """How often each range of a vector has left: a chunk of a new plan goes on where those that it covers were.
+    """Step counts of the ranges of a vector; a chunk of a new plan continues with the counts of the ranges it covers.
 
     | 7 times | 8 times | 7 times |        the numbers of times between two cuts
     """

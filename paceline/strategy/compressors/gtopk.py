@@ -3,13 +3,15 @@
     round 0    0 <-> 1    2 <-> 3        each pair adds its two sparse vectors and keeps the k largest
     round 1    0 <-> 2    1 <-> 3        both partners compute the same
 
-With P not a power of two, the ranks above it hand theirs to a rank below first, and get the outcome last. What a
-merge drops goes to the residual of one of those who merged, so no gradient is lost:
+If P is not a power of two, each rank beyond the largest power of two first sends its vector to a rank below it, and
+gets the result at the end. Elements that a merge drops go to the residual of one of the merging ranks, so no gradient
+is lost:
 
     sum_p (g_p + e_p) = P ghat + sum_p e_p'
 
 S. Shi et al., "A Distributed Synchronous SGD Algorithm with Global Top-k Sparsification for Low Bandwidth
-Networks", ICDCS 2019. There a rank puts back what is not in the outcome, which loses what another pair let survive.
+Networks", ICDCS 2019. There a rank keeps as residual what is not in the result, which loses elements that another pair
+of ranks kept.
 """
 
 from __future__ import annotations

@@ -3,11 +3,12 @@
     P = sum_p M_p Q          P = orthonormal columns of P
     Q = sum_p M_p^T P        dst = P Q^T, and Q, its columns at length 1, is where the next step starts
 
-A column of Q that is zero says nothing: the next step starts where this one did, otherwise P would be zero for good.
+If a column of Q becomes zero, the next step starts from the column that this step began with; otherwise P would have a
+zero column forever.
 
-M is a tensor as shape[0] rows; vectors, and matrices that would not get smaller, travel as they are. The operator
-alone forgets what the rank cannot hold: use feedback(powersgd(rank=2)). A rank's residual is M_p - P (M_p^T P)^T,
-from what it has sent itself, so it stays bounded also where workers disagree.
+M is a tensor as a matrix of shape[0] rows. Vectors, and matrices that would not become smaller, travel as they are. By
+itself the operator loses what does not fit into `rank` columns: use feedback(powersgd(rank=2)). The residual of worker
+p is M_p - P (M_p^T P)^T, computed from its own matrix, so it stays bounded even if workers disagree.
 
 T. Vogels, S. P. Karimireddy, M. Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed
 Optimization", NeurIPS 2019.

@@ -1,4 +1,4 @@
-"""One bit per element and a real majority vote: every rank hears all signs, the majority decides, a tie is +1.
+"""One bit per element, with a majority vote: every rank receives all signs, the majority decides, and a tie is +1.
 
     dst[i] = sign(sum_p sign(g_p[i]))        sign(0) = +1
 

@@ -1,10 +1,10 @@
-"""Every element whose magnitude reaches a threshold. How many that are differs by rank and step.
+"""Send every element whose magnitude reaches a threshold; their number differs by rank and step.
 
-    round 0    every rank says how many it has
+    round 0    every rank sends the number of its elements
     round 1    indices and values, as long as the longest; dense where that would be shorter
 
-The threshold is one of the mean gradient of a worker, whatever the number of workers. With feedback, no element of
-the residual exceeds it.
+The threshold applies to the gradient of a worker, whatever the number of workers. With feedback, no element of the
+residual exceeds it.
 
 N. Strom, "Scalable Distributed DNN Training Using Commodity GPU Cloud Computing", Interspeech 2015.
 """

@@ -1,4 +1,4 @@
-"""The largest elements by magnitude: k = max(1, floor(ratio d)) of each chunk, of equal ones those that stand first.
+"""Send the k = max(1, floor(ratio d)) elements of largest magnitude of each chunk; on a tie the first ones.
 
 A. F. Aji, K. Heafield, "Sparse Communication for Distributed Gradient Descent", EMNLP 2017; with feedback,
 S. U. Stich et al., "Sparsified SGD with Memory", NeurIPS 2018.

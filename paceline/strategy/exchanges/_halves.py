@@ -3,7 +3,7 @@
     phase 0   reduce-scatter   rank r gets the sum of part r            | A0+A1 |       |
     phase 1   all-gather       everybody gets all parts                 | A0+A1 | B0+B1 |
 
-Together they move what all-reduce moves. Not on the menu: it is what `allreduce` becomes with schedule `dear`.
+Together they move as many bytes as an all-reduce. It is not on the menu: schedule `dear` turns `allreduce` into it.
 """
 
 from __future__ import annotations

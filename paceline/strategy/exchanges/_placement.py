@@ -5,8 +5,8 @@ n workers and k dedicated servers of the same bandwidth are all done at the same
     a dedicated server    2 (n-1) / (n^2 + kn - 2k)    of all bytes
     a co-located one        (n-k) / (n^2 + kn - 2k)
 
-Pieces of a chunk go, one after another, to the holder that has least for its share. Workers and servers
-compute the same placement by themselves: it depends on the chunks alone.
+Each piece of a chunk goes to the holder that has the least bytes for its share. Workers and servers compute the same
+placement independently, because it depends on the chunks alone.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""The flows of one round, told by what they have in common: among n ranks there may be n (n-1) of them.
+"""The flows of one round in compact form: among n ranks there may be n (n-1) flows.
 
     Fan(sources, targets)   every source sends to every target but itself, sources[s] x targets[t] bytes
 
-        reduce-scatter      a rank hears its own part from every other          1 x part of the target
-        all-gather          a rank hears from every other the part of that      part of the source x 1
+        reduce-scatter      a rank receives its own part from every other rank      1 x part of the target
+        all-gather          a rank receives the part of every other rank            part of the source x 1
 
-    Edges(sources)          every rank hears from some, the same bytes from each
+    Edges(sources)          every rank receives the same bytes from each of its sources
 
-What ranks receive is summed in time that grows with ranks and edges, and never lists flows; iterating does.
+The bytes that ranks receive are summed without listing flows, in time that grows with ranks and edges. Iterating over a
+round lists its flows.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Works made of several rounds: a round starts when the one before it is done.
 
-Where every round has a comm of its own (`apart`), rounds go on by themselves: the engine advances what is under way in
-the order of the plan, and a chunk never overtakes the one before it. So calls on each comm have one order on all ranks.
-Otherwise later rounds start when they are waited for, again in the order of the plan.
+If every round has its own comm (`apart`), rounds advance by themselves: the engine advances works in the order of the
+plan, and a chunk never overtakes the one before it. So calls on each comm have the same order on all ranks. Otherwise a
+later round starts when somebody waits for it, again in the order of the plan.
 """
 
 from __future__ import annotations

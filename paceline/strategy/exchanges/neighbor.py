@@ -1,4 +1,4 @@
-"""Every rank averages with its neighbors, with the weights of a topology; no two ranks need end up equal.
+"""Every rank averages with its neighbors, with the weights of a topology; ranks may end with different values.
 
     y[i] = keep x[i] + sum_j weight[i, j] x[j]
 

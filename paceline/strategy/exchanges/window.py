@@ -1,11 +1,11 @@
-"""Every rank writes into its neighbors' memory and goes on with whatever has arrived in its own: nobody waits.
+"""Every rank writes to its neighbors' memory and continues with what has arrived in its own; no rank waits.
 
     averaging    y[i] = (keep x[i] + sum_j weight[i, j] x[j]) / (keep + sum_j weight[i, j])      j: those that arrived
     mass         y[i] = share x[i] + sum of what was given to i;  share x[i] goes to each target
 
-What has arrived may be of any step, older or newer; what comes twice before it is read, is read once when
-averaging (the last one counts) and as a sum when it is mass. The mass of all ranks, with what is on the way,
-never changes, so push_sum still finds the mean; plain averaging only comes near it.
+What has arrived may belong to any step, older or newer. If a source writes twice before the rank reads, averaging uses
+the last value, and mass is added up. The mass of all ranks, including mass under way, never changes, so push_sum still
+finds the mean; plain averaging only comes near it.
 
 B. Ying, K. Yuan, H. Hu, Y. Chen and W. Yin, "BlueFog: Make Decentralized Algorithms Practical for Optimization and
 Deep Learning", 2021 (win_put); M. Assran and M. Rabbat, "Asynchronous Gradient Push", 2021.

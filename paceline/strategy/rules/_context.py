@@ -22,12 +22,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Context:
-    """`open_lane(lane, exchange)` gives an engine for one vector over all parameters; None is the run's exchange.
-    `open_lane(lane, exchange, positions)` gives one for the parameters at these positions.
+    """The parameters, optimizer and comm that a rule is bound to, and the way to open lanes.
 
-    `weight()` is the factor of this rank's gradient in the sum over ranks, for the batch that it trains on now: n / N
-    where n of the N samples of a step are its own. Rules ask for it with the first gradient of a step, because the
-    batch is not known before.
+    `open_lane(lane, exchange)` returns an engine for one vector over all parameters; with None it uses the exchange of
+    the run. `open_lane(lane, exchange, positions)` returns one for the parameters at these positions.
+
+    `weight()` is the factor of this rank's gradient in the sum over ranks for the present batch: n / N if n of the N
+    samples of a step are its own. Rules read it with the first gradient of a step, because the batch is not known
+    before.
     """
 
     parameters: Sequence[Parameter]

@@ -1,8 +1,8 @@
 """The mean gradient, applied tensor by tensor while the next forward runs.
 
-    step()          what has not left yet may leave in its own time; learning rates are those of now
+    step()          remember the learning rates; gradients that have not left yet leave later
     forward         before a layer runs: wait for its parameters' gradients, update exactly these tensors
-    next backward   before its first gradient: whatever no layer asked for
+    next backward   before its first gradient: update all tensors that no layer has used
 
 The user's own optimizer does every update: it is shown parameter groups with the tensors that are due, so that
 per-tensor state such as momentum and step counts advances once per step, as in one call for all.

@@ -1,4 +1,4 @@
-"""p.grad as everybody's code expects it: the mean gradient, in memory that only this rank writes.
+"""Set p.grad as training loops expect it: to the mean gradient, in memory that only this rank writes.
 
     a result of this rank alone (gloo, a compressor)     p.grad is a view of it
     a result that the ranks of a host share (shm)        p.grad is a view of a private mapping: a write copies a page
@@ -33,7 +33,7 @@ class Handover:
 
     @property
     def copying(self) -> bool:
-        """Whether p.grad is a copy of the result; without a private mapping of shared memory it always is."""
+        """Return whether p.grad is a copy of the result; without a private mapping of shared memory it always is."""
         return self._copying or any(arena.shared and arena.private is None for arena in self._arenas)
 
     def number(self, parameters: Sequence[Parameter]) -> None:

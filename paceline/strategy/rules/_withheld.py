@@ -1,4 +1,4 @@
-"""What p.grad is where there is no mean gradient to show: any operation on it is refused in words.
+"""The placeholder in p.grad if there is no mean gradient to show: every operation on it is refused with the reason.
 
 With a schedule that crosses the step the mean is not there before the next forward, and with rule server it is on the
 servers. Shape, dtype and device can be read. `p.grad is None` cannot be refused.

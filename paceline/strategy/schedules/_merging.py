@@ -1,4 +1,4 @@
-"""Which neighbors travel together: tensors in backward order, one message at a time, T(n) = a + b n.
+"""Choose which neighboring tensors travel together: in backward order, one message at a time, T(n) = a + b n.
 
     ready      r1     r2   r3         r4
     wfbp       [ 1 ]-[ 2 ]-[ 3 ]-----[ 4 ]        a per message

@@ -15,7 +15,7 @@ from paceline.types import Plan, Profile, Seconds
 
 @dataclass(frozen=True)
 class Fusion(ScheduleTraits):
-    """`mb` counts 1,048,576 bytes, as DDP's bucket_cap_mb does."""
+    """Fuses tensors up to `mb` megabytes of 1,048,576 bytes, as DDP's bucket_cap_mb does."""
 
     mb: float = 25.0
 

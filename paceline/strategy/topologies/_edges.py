@@ -1,11 +1,11 @@
-"""Edge lists: how a graph of one's own is written, and what is wrong with one.
+"""Edge lists: the file format of a user's graph, and its checks.
 
     # from to [weight]          comments and empty lines are skipped
     0 1
     1 2 0.25                    either all lines have a weight or none
     2 2 0.5                     a rank with itself: what rank 2 keeps; only with a weight
 
-An undirected edge is written once and stands for both ways. A weight is what the hearing rank takes of the other.
+An undirected edge is written once and stands for both directions. A weight belongs to the rank that receives.
 """
 
 from __future__ import annotations
