@@ -110,8 +110,7 @@ class Run(BaseModel):
     map_by: str = field(
         "slot",
         LAUNCHER,
-        "How ranks are placed: fill one host after the other (slot), take hosts in turns (node), or as a file says "
-        "(rankfile:FILE).",
+        "Place ranks on one host after the other (slot), on hosts in turns (node), or by a file (rankfile:FILE).",
         changes=(),
     )
     network_interface: str | None = field(
@@ -133,10 +132,7 @@ class Run(BaseModel):
     )
 
     model: str = field(
-        "resnet50",
-        WORK,
-        "A model of paceline models, torchvision:NAME, or your own package.module:function.",
-        race="grid",
+        "resnet50", WORK, "A model of paceline models, torchvision:NAME, or your package.module:function.", race="grid"
     )
     classes: int | None = field(
         None, WORK, "Number of classes.", unset="the model's", least=1, most=SAMPLES, unit="class", samples="img"
@@ -191,12 +187,7 @@ class Run(BaseModel):
         changes=("result",),
     )
     label_smoothing: float = field(
-        0.0,
-        WORK,
-        "Share of each label that is spread over all classes, as in CrossEntropyLoss.",
-        least=0,
-        most=1,
-        changes=("result",),
+        0.0, WORK, "Share of each label that is spread over all classes.", least=0, most=1, changes=("result",)
     )
     memory_format: Literal["contiguous", "channels_last"] = field(
         "contiguous", WORK, "Layout of images in memory: contiguous or channels_last.", changes=("work",)
