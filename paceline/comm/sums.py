@@ -15,12 +15,20 @@ from torch import Tensor
 # Half a megabyte of float32: the running sum of more than two ranks stays in the second-level cache.
 BLOCK = 1 << 17
 
+# Gloo and NCCL know these; other numbers are copied as bytes.
+_FRACTIONS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+_KNOWN = (*_FRACTIONS, torch.int8, torch.uint8, torch.int32, torch.int64)
 _AS_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
     """Return the dtype to add in: float32 for half precision and below, otherwise the dtype itself."""
     return torch.float32 if dtype.is_floating_point and dtype.itemsize < 4 else dtype
+
+
+def copyable(dense: Tensor) -> Tensor:
+    """Return the same memory as numbers that gloo and NCCL can copy."""
+    return dense if dense.dtype in _KNOWN else dense.view(-1).view(torch.uint8)
 
 
 def sum_into(out: Tensor, parts: Sequence[Tensor]) -> None:

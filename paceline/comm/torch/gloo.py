@@ -25,7 +25,7 @@ from paceline.comm.notes import CLOSED, GAVE_UP, STEP, Part, call_text, tensor_t
 from paceline.comm.process import Home, keep_groups_in_children
 from paceline.comm.shm.lockstep import Combine, parts_of
 from paceline.comm.shm.queue import DEADLINE, ENDING, PARTING
-from paceline.comm.sums import add_up, mix_into, sum_into
+from paceline.comm.sums import add_up, copyable, mix_into, sum_into
 from paceline.comm.torch.groupboard import GroupBoard
 from paceline.comm.torch.served import ServedBuffers, WindowService
 from paceline.comm.torch.work import ComparedFirst, OwnedPieces, TorchWork, TorchWorks
@@ -36,16 +36,6 @@ from paceline.types import Mixing, Piece, Unit, spread
 _WIDER = {torch.int16: torch.int32, torch.uint16: torch.int32, torch.uint32: torch.int64, torch.bool: torch.int32}
 LAST_TAG = 0x7FFFFFFF  # the largest that torch.distributed accepts
 Message = tuple[Tensor, int]  # a tensor, and the rank that it goes to or comes from
-
-
-# Gloo and NCCL know these; other numbers are copied as bytes.
-_FRACTIONS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-_KNOWN = (*_FRACTIONS, torch.int8, torch.uint8, torch.int32, torch.int64)
-
-
-def _copyable(dense: Tensor) -> Tensor:
-    """Return the same memory as numbers that a library can copy."""
-    return dense if dense.dtype in _KNOWN else dense.view(-1).view(torch.uint8)
 
 
 class TorchDist:
@@ -237,10 +227,10 @@ class TorchDist:
     def all_gather(self, src: Tensor, dst: Tensor, key: object = "") -> TorchWork:
         if not src.numel():
             return TorchWork(self, None, "")
-        rows = [_copyable(row) for row in dst.view(self.size, src.numel()).unbind()]
+        rows = [copyable(row) for row in dst.view(self.size, src.numel()).unbind()]
         for peer, member in enumerate(self.members):
             self._received[member] += src.nbytes if peer != self.rank else 0
-        flat = _copyable(src.reshape(-1).contiguous())
+        flat = copyable(src.reshape(-1).contiguous())
         return self._collective(
             "all_gather", src, key, lambda: dist.all_gather(rows, flat, group=self._group, async_op=True)
         )
@@ -255,7 +245,7 @@ class TorchDist:
             "broadcast",
             tensor,
             key,
-            lambda: dist.broadcast(_copyable(dense), self.members[root], group=self._group, async_op=True),
+            lambda: dist.broadcast(copyable(dense), self.members[root], group=self._group, async_op=True),
             f"{key}, from rank {root}",
         )
         return work if dense is tensor else work.then(lambda: tensor.copy_(dense))
@@ -278,8 +268,8 @@ class TorchDist:
 
     def _post(self, receives: Sequence[Message], sends: Sequence[Message], tag: int) -> list[Any]:
         """Start messages, receives first. In the other order, step times with gloo vary between two levels."""
-        works = [dist.irecv(_copyable(part), self.members[peer], self._group, tag) for part, peer in receives]
-        return works + [dist.isend(_copyable(part), self.members[peer], self._group, tag) for part, peer in sends]
+        works = [dist.irecv(copyable(part), self.members[peer], self._group, tag) for part, peer in receives]
+        return works + [dist.isend(copyable(part), self.members[peer], self._group, tag) for part, peer in sends]
 
     def window(
         self, numel: int, dtype: torch.dtype, sources: Sequence[Sequence[int]], shows: bool = True
