@@ -7,7 +7,7 @@ from pathlib import Path
 from paceline.cli import app
 from paceline.cli import options as o
 from paceline.cli.compare import Id, spoken
-from paceline.cli.show import Total
+from paceline.cli.show import TotalLine
 from paceline.measure.record.record import check_writable, write
 from paceline.measure.record.store import one
 
@@ -23,7 +23,7 @@ def rerun(record: Id, runs: o.Runs = Path("runs"), json: o.JsonFile = None) -> N
     old = one(record, runs).record
     check_rerun(old)
     print(f"{old.text}\nstarting {old.workers} worker(s) ...", flush=True)
-    total = Total()
+    total = TotalLine()
     with total:
         stored, comparison = work(old, runs, show=total)
         print(f"record: {stored.path}")

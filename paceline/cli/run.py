@@ -12,7 +12,7 @@ import typer
 
 from paceline.cli import app
 from paceline.cli import options as o
-from paceline.cli.show import Total, details, step_lines
+from paceline.cli.show import TotalLine, details, step_lines
 from paceline.cli.submit import hand_over
 from paceline.cli.words import settings_of
 from paceline.errors import UnknownName, WorkloadError, WrongCommand
@@ -124,7 +124,7 @@ def _beside(record: Record, kept: Path, trace: Path | None, tensorboard: Path | 
         print(f"tensorboard: {tensorboard}")
 
 
-class Shown(Total):
+class Shown(TotalLine):
     """A Total that also prints the result of a run as soon as there is one, before any file is written."""
 
     def __init__(self, log_format: str) -> None:

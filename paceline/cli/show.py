@@ -71,7 +71,7 @@ def total_line(record: Record) -> str:
     return f"Total {record.unit}/sec on {record.workers} {device}(s): {total['mean']:.1f} +- {total['error']:.1f}"
 
 
-class Total:
+class TotalLine:
     """A context manager that prints the total of a run as the last line, even if something fails after the run."""
 
     def __init__(self) -> None:

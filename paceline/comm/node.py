@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paceline.comm.notes import Part, tensor_text
+from paceline.comm.notes import SequencePart, tensor_text
 from paceline.comm.rendezvous import TextStore
 from paceline.comm.shm.lockstep import parts_of
 from paceline.comm.shm.queue import Op, QueueWork
@@ -77,7 +77,7 @@ class NodeComm:
     def all_sum(self, src: Tensor, dst: Tensor, key: object = "") -> NodeWork:
         """Start dst = the sum of every rank's src. src is never written."""
         inside, comparison = self._inside, None
-        if not isinstance(key, (Unit, Part)):  # not part of a step, whose calls were compared as a whole
+        if not isinstance(key, (Unit, SequencePart)):  # not part of a step, whose calls were compared as a whole
             comparison = self._whole.agree("all_sum", tensor_text(src), key)
         peers = inside.peers(src) if inside.is_result(dst) else None
         if peers is not None:
@@ -118,7 +118,7 @@ class NodeComm:
                 self._inside.count(local, part.nbytes)
         if not part.numel() or self._across.size == 1:
             return None
-        return self._across.all_sum(part, part, Part("a slice"))
+        return self._across.all_sum(part, part, SequencePart("a slice"))
 
     def _count_results(self, result: Tensor) -> None:
         bounds = parts_of(result, self._slices)

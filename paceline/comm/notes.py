@@ -26,7 +26,7 @@ _NAMES: dict[torch.dtype, str] = {}  # names of dtypes, kept because str(dtype) 
 REMEDY = "make every call on all ranks, in one order and with equal shapes, and none under `if worker.first`"
 
 
-class Part(str):
+class SequencePart(str):
     """The key of a call inside a sequence of calls that ranks have already compared as a whole."""
 
 

@@ -36,7 +36,7 @@ PATIENCE = 7 * 86400.0  # seconds; servers wait while workers evaluate or save, 
 LONGEST_TEXT = 1 << 24  # bytes; a server refuses to allocate more for a text
 
 
-class Order(NamedTuple):
+class ServerOrder(NamedTuple):
     """A word and its numbers. The meaning of the numbers depends on the word:
 
     allocate, allocate_result   numel, dtype, indices of earlier vectors that were released
@@ -199,12 +199,12 @@ class Attendant:
         self._ear = torch.zeros(NUMBERS + 1, dtype=torch.int64)
         self._work: Work | None = None
 
-    def hear(self) -> Order:
+    def hear(self) -> ServerOrder:
         """Wait for the next order, for up to a week, and return it."""
         self._listen().wait(PATIENCE)
         return self._heard()
 
-    def overhear(self) -> Order | None:
+    def overhear(self) -> ServerOrder | None:
         """Return the next order if it has arrived, else None."""
         return self._heard() if self._listen().done() else None
 
@@ -213,12 +213,12 @@ class Attendant:
             self._work = self.comm.broadcast(self._ear, 0, "an order")
         return self._work
 
-    def _heard(self) -> Order:
+    def _heard(self) -> ServerOrder:
         self._work = None
         word, *numbers = self._ear.tolist()
-        return Order(WORDS[word], tuple(numbers))
+        return ServerOrder(WORDS[word], tuple(numbers))
 
-    def allocate(self, order: Order) -> None:
+    def allocate(self, order: ServerOrder) -> None:
         numel, dtype, *gone = order.numbers
         vectors = self._vectors[order.word]
         for number in gone:
@@ -227,7 +227,7 @@ class Attendant:
                 vectors[number] = vectors[number].new_empty(0)
         vectors.append(getattr(self.comm, order.word)(numel, DTYPES[dtype], self.givers))
 
-    def text(self, order: Order) -> Any:
+    def text(self, order: ServerOrder) -> Any:
         """Receive the text of an order and parse it as JSON. Raises before allocating more than LONGEST_TEXT."""
         nbytes = order.numbers[0]
         if not 0 <= nbytes <= LONGEST_TEXT:
@@ -236,7 +236,7 @@ class Attendant:
         self.comm.broadcast(text, 0, "a text").wait()
         return json.loads(bytes(text.tolist()))
 
-    def take_part(self, order: Order, pieces: Sequence[Piece], combine: Combine = add_up) -> None:
+    def take_part(self, order: ServerOrder, pieces: Sequence[Piece], combine: Combine = add_up) -> None:
         """Combine this server's pieces of one message; `combine` adds them by default."""
         _, _, numel, dtype, source, at, result, into = order.numbers[:8]
         src = self._range("allocate", source, at, numel, DTYPES[dtype])

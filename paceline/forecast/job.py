@@ -17,7 +17,7 @@ from math import lcm
 from paceline.engine.step_plan import StepPlan, plan_step, plan_whole, tail_of
 from paceline.engine.way import Way, way_of
 from paceline.forecast.fabric import Fabric, RankClass
-from paceline.forecast.rounds import Rounds, Stage
+from paceline.forecast.rounds import Rounds, RoundStage
 from paceline.forecast.timeline import Compute, Played, Script, Timeline
 from paceline.protocols import Compressor, Costed, Rule, Schedule, Wire
 from paceline.strategy.exchanges._costs import steps_of
@@ -42,7 +42,7 @@ class Members:
 
 
 @dataclass(frozen=True)
-class Coding:
+class CodingSeconds:
     """Seconds that a compressor takes: per dense byte that it encodes, and per payload byte that it decodes."""
 
     encode: float = 0.0
@@ -91,7 +91,12 @@ class Job:
     """The members of a run on a fabric, with the times of a model."""
 
     def __init__(
-        self, members: Members, profile: StepProfile, fabric: Fabric, coding: Coding = Coding(), batch: int = 0
+        self,
+        members: Members,
+        profile: StepProfile,
+        fabric: Fabric,
+        coding: CodingSeconds = CodingSeconds(),
+        batch: int = 0,
     ) -> None:
         self.members, self.profile, self.fabric, self.coding = members, profile, fabric, coding
         self.batch = batch or profile.batch_size or 1
@@ -101,7 +106,7 @@ class Job:
             halves = exchange.decoupled()
             exchange = exchange if halves is None else halves  # type: ignore[assignment]
         self._rounds = Rounds(exchange, fabric)
-        self._stages: dict[tuple[int, int, int], list[Stage]] = {}
+        self._stages: dict[tuple[int, int, int], list[RoundStage]] = {}
         self._turns = steps_of(exchange.period(fabric.cluster), max(1, ROWS // fabric.size))
 
     @cached_property
@@ -111,7 +116,7 @@ class Job:
         first, large = (sum(stage.seconds for stage in path) for path in stages)
         return Link(first, (1 << 26) / max(large - first, 1e-12))
 
-    def _wire_stages(self, nbytes: int) -> list[Stage]:
+    def _wire_stages(self, nbytes: int) -> list[RoundStage]:
         return self._rounds.of_wire(Wire("sum", nbytes))
 
     @cached_property
@@ -130,7 +135,7 @@ class Job:
         layout = Layout(slots, self.profile.itemsize, tail_of(lane, len(slots)))
         return Profile(layout, tuple(self.profile.ready), tuple(self.profile.forward))
 
-    def stages(self, lane: int, chunk: int, phase: int, step: int) -> Sequence[Stage]:
+    def stages(self, lane: int, chunk: int, phase: int, step: int) -> Sequence[RoundStage]:
         """Return the rounds of a unit, one after another."""
         rule = self.members.rule
         turn = self._turns[step // rule.intervals[0] % len(self._turns)]
@@ -145,7 +150,7 @@ class Job:
             cached = cached[:half] if phase == 0 else cached[half:]
         return [*cached, *self._mean_of_all(chunk, step)]
 
-    def _mean_of_all(self, chunk: int, step: int) -> list[Stage]:
+    def _mean_of_all(self, chunk: int, step: int) -> list[RoundStage]:
         """Return the rounds of the mean over all ranks that some rules add every few steps."""
         intervals = self.members.rule.intervals
         if len(intervals) < 2 or (step + 1) % intervals[1]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from paceline.engine.step_plan import StepPlan
 from paceline.engine.way import way_of
-from paceline.forecast.rounds import Stage
+from paceline.forecast.rounds import RoundStage
 from paceline.forecast.timeline import Compute, Script, Timeline
 from paceline.protocols import Schedule
 from paceline.run.explain import Explanation, Prediction
@@ -50,8 +50,8 @@ def predict(
         backward=backward,
     )
 
-    def stages(lane: int, chunk: int, phase: int, step: int) -> list[Stage]:
-        return [Stage(0.0, (costs[chunk] / way.phases,))]
+    def stages(lane: int, chunk: int, phase: int, step: int) -> list[RoundStage]:
+        return [RoundStage(0.0, (costs[chunk] / way.phases,))]
 
     begins = Timeline(Script(compute, way, (plan,), stages)).play(STEPS).begins
     step = begins[-1] - begins[-2]

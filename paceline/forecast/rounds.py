@@ -27,7 +27,7 @@ PIECE = 1 << 14  # bytes per rank of the size that an exchange is asked for
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class RoundStage:
     """One round of one chunk: seconds before the first byte, then the seconds that each part of the fabric is busy."""
 
     fixed: float
@@ -40,15 +40,15 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class RoundCost:
     """A round as fixed + slope x bytes; `received` is the bytes into the busiest worker per byte of the chunk."""
 
     fixed: float
     slope: tuple[float, ...]
     received: float
 
-    def stage(self, nbytes: float) -> Stage:
-        return Stage(self.fixed, tuple(nbytes * part for part in self.slope), nbytes * self.received)
+    def stage(self, nbytes: float) -> RoundStage:
+        return RoundStage(self.fixed, tuple(nbytes * part for part in self.slope), nbytes * self.received)
 
 
 class Rounds:
@@ -59,19 +59,19 @@ class Rounds:
         self._placed = exchange.placing(fabric.cluster)
         # Owners get whole pieces, so their shares are right only for many; at large sizes counting them takes long.
         self._unit = fabric.size * PIECE * (8 if exchange.by_owner and fabric.size <= EXACT else 1)
-        self._costs: dict[object, list[Cost]] = {}
+        self._costs: dict[object, list[RoundCost]] = {}
 
-    def of_chunk(self, compressor: Compressor, layout: Layout, chunk: Chunk, step: int = 0) -> list[Stage]:
+    def of_chunk(self, compressor: Compressor, layout: Layout, chunk: Chunk, step: int = 0) -> list[RoundStage]:
         """Return the rounds of a chunk, with the bytes that its compressor makes of it."""
         wires = compressor.wires(layout, chunk, self._cluster.size)
         return [stage for wire in wires for stage in self.of_wire(wire, step)]
 
-    def of_wire(self, wire: Wire, step: int = 0) -> list[Stage]:
+    def of_wire(self, wire: Wire, step: int = 0) -> list[RoundStage]:
         if self._cluster.size == 1 and not self._exchange.servers:
             return []
         return [cost.stage(wire.nbytes) for cost in self._of(wire, step % self._exchange.period(self._cluster))]
 
-    def _of(self, wire: Wire, step: int) -> list[Cost]:
+    def _of(self, wire: Wire, step: int) -> list[RoundCost]:
         key = (wire.combine, wire.pairs, step if wire.combine == "sum" else 0)
         if key not in self._costs:
             rounds = list(self._flows(wire, step))
@@ -98,9 +98,9 @@ class Rounds:
         return [Along(Edges.of(wire.pairs, self._cluster.nodes), self._unit)]
 
 
-def cost_of(flows: Flows, unit: int, fabric: Fabric, algorithm: str) -> Cost:
+def cost_of(flows: Flows, unit: int, fabric: Fabric, algorithm: str) -> RoundCost:
     """Return the cost of a round whose flows were declared for a chunk of `unit` bytes."""
-    load = Load(fabric, algorithm)
+    load = PortLoad(fabric, algorithm)
     if isinstance(flows, Fans):
         for fan in flows.fans:
             load.add_fan(fan)
@@ -109,7 +109,7 @@ def cost_of(flows: Flows, unit: int, fabric: Fabric, algorithm: str) -> Cost:
     return load.cost(unit)
 
 
-class Load:
+class PortLoad:
     """The bytes on every port, the hops and the senders of one round."""
 
     def __init__(self, fabric: Fabric, algorithm: str) -> None:
@@ -186,7 +186,7 @@ class Load:
     def _wait(self, seconds: float) -> None:
         self._fixed = max(self._fixed, seconds)
 
-    def cost(self, unit: int) -> Cost:
+    def cost(self, unit: int) -> RoundCost:
         fabric = self._fabric
         out, into = _most(self._out), _most(self._in) * (1 + fabric.incast * (self._senders - 1))
         if not fabric.duplex:
@@ -200,7 +200,7 @@ class Load:
         )
         slope = tuple(part / unit for part in seconds)
         workers = (self._received[rank] for rank in range(fabric.size))
-        return Cost(fabric.call + self._fixed, slope, max(workers) / unit)
+        return RoundCost(fabric.call + self._fixed, slope, max(workers) / unit)
 
 
 def _most(amounts: Mapping[int, float]) -> float:

@@ -10,7 +10,7 @@ from math import log10
 from paceline.errors import PacelineError, UnknownName, WrongCommand
 from paceline.forecast.calibrate import Calibration
 from paceline.forecast.fabric import Fabric
-from paceline.forecast.job import Coding, Job, Members, Outlook, best_of
+from paceline.forecast.job import CodingSeconds, Job, Members, Outlook, best_of
 from paceline.forecast.machines import Machines
 from paceline.run.axes import Axes
 from paceline.run.compose.compose import compose
@@ -21,11 +21,11 @@ from paceline.strategy import compressors, exchanges, memberships, rules, schedu
 REFERENCE = {"rule": "grad", "exchange": "allreduce", "schedule": "fusion", "compressor": "none"}
 HALF = 0.5  # of their own rate, which more workers must add before a knee
 NARROWEST, WIDEST = 1.25e5, 1.25e11  # bytes per second, for break-even bandwidths
-CodingOf = Callable[[str], Coding]
+CodingOf = Callable[[str], CodingSeconds]
 
 
-def no_coding(compressor: str) -> Coding:
-    return Coding()
+def no_coding(compressor: str) -> CodingSeconds:
+    return CodingSeconds()
 
 
 @dataclass(frozen=True)
@@ -234,4 +234,4 @@ def assumed_coding(machines: Machines) -> tuple[CodingOf, str]:
         return no_coding, "compressors are assumed to take no time; records of runs know better"
     each = PASSES / hardware["memory"]
     assumption = f"compressors: {PASSES} passes over the memory of {machines.device} for each gradient, an assumption"
-    return (lambda compressor: Coding(each, each)), assumption
+    return (lambda compressor: CodingSeconds(each, each)), assumption

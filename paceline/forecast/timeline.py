@@ -20,12 +20,12 @@ from paceline.engine.dispatch import Dispatcher, Follower
 from paceline.engine.step_plan import StepPlan
 from paceline.engine.way import Way
 from paceline.forecast.fabric import RankClass
-from paceline.forecast.rounds import PARTS, Stage
+from paceline.forecast.rounds import PARTS, RoundStage
 from paceline.types import Event, Unit
 
 COMPUTE, NETWORK = 0, 1  # order of events at the same time
 Pause = float | frozenset[Unit]  # seconds to sleep, or units to wait for
-Stages = Callable[[int, int, int, int], Sequence[Stage]]  # of (lane, chunk, phase, step)
+Stages = Callable[[int, int, int, int], Sequence[RoundStage]]  # of (lane, chunk, phase, step)
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class Timeline:
             stages = self._script.stages(unit.vector, unit.chunk, unit.phase, unit.step)
             self._go_on(unit, iter(stages))
 
-    def _go_on(self, unit: Unit, stages: Iterator[Stage]) -> None:
+    def _go_on(self, unit: Unit, stages: Iterator[RoundStage]) -> None:
         stage = next(stages, None)
         if stage is None:
             self.at(self.now, NETWORK, lambda: self._back(unit))

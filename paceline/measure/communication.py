@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
-from paceline.measure.record.figures import Communication, Task
+from paceline.measure.record.figures import Communication, TaskColumns
 
 TASK_BATCHES = 50  # batches of a published task
 Event = Sequence[Any]  # (seconds, kind, step, what, detail)
@@ -75,7 +75,7 @@ def ratio(parts: dict[str, float]) -> str | None:
 
 def task(
     parts: dict[str, float], talk: Communication, ranks: Sequence[Sequence[Event]], batches: int = TASK_BATCHES
-) -> Task:
+) -> TaskColumns:
     """Return the published columns: seconds of a task of `batches` batches, and of its parts."""
     packs = [seconds for events in ranks if (seconds := packing(events)) is not None]
     exposed, flying = talk["exposed"], talk["in_flight"]

@@ -12,7 +12,7 @@ from paceline.errors import PacelineError
 from paceline.measure.record.store import Store, open_store
 from paceline.race.keep import keep
 from paceline.race.published import load
-from paceline.race.published._sheet import STARTS, Published, Reproduction, fill
+from paceline.race.published._sheet import STARTS, Benchmark, Reproduction, fill
 from paceline.run.run import Run
 
 QUICK = {"steps": 3, "repeats": 2, "warmup": 2}  # lengths of --quick, with one start instead of several
@@ -35,8 +35,8 @@ def reproduce(name: str, runs: Path) -> Reproduction:
     )
 
 
-def _system(name: str) -> Published:
-    return cast(Published, importlib.import_module(f"paceline.race.published.{name}"))
+def _system(name: str) -> Benchmark:
+    return cast(Benchmark, importlib.import_module(f"paceline.race.published.{name}"))
 
 
 def measure_missing(

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paceline.comm.service import DTYPES, Attendant, Order
+from paceline.comm.service import DTYPES, Attendant, ServerOrder
 from paceline.comm.sums import sum_into
 from paceline.errors import PeerLost
 from paceline.strategy.exchanges._placement import Placer, shares
@@ -44,7 +44,7 @@ class OrderExecutor:
         self._served: dict[int, ServedParameters] = {}
         self._placers: dict[int, Placer] = {}
 
-    def obey(self, order: Order) -> None:
+    def obey(self, order: ServerOrder) -> None:
         word, numbers = order
         if word == "lane":
             servers = self.attendant.comm.size - self.attendant.givers
@@ -64,12 +64,12 @@ class OrderExecutor:
         else:
             self.attendant.allocate(order)
 
-    def _pieces(self, order: Order) -> Sequence[Piece]:
+    def _pieces(self, order: ServerOrder) -> Sequence[Piece]:
         lane, chunk, numel, dtype = order.numbers[:4]
         return self._placers[lane].pieces(chunk, numel, DTYPES[dtype].itemsize)
 
 
-def _at(act: Callable[[tuple[int, int], Tensor, Sequence[Tensor]], None], order: Order) -> Any:
+def _at(act: Callable[[tuple[int, int], Tensor, Sequence[Tensor]], None], order: ServerOrder) -> Any:
     """Return a `combine` that calls `act` with a position in the arena instead of an offset in the message."""
     arena, first = order.numbers[4:6]
     return lambda out, parts, start: act((arena, first + start), out, parts)
@@ -170,7 +170,7 @@ def serve_crews(attendant: Attendant) -> None:
 
 def _attend(executors: dict[int, OrderExecutor], served: ServedParameters) -> None:
     counts = StepCounts(executors)
-    waiting: dict[int, Order] = {}
+    waiting: dict[int, ServerOrder] = {}
     pause = NAP
     while executors:
         moved = False
@@ -211,7 +211,7 @@ def _welcome(executor: OrderExecutor) -> OrderExecutor:
             return executor
 
 
-def _last_words(executors: dict[int, OrderExecutor], waiting: dict[int, Order]) -> dict[int, Order]:
+def _last_words(executors: dict[int, OrderExecutor], waiting: dict[int, ServerOrder]) -> dict[int, ServerOrder]:
     """Return the last orders of lost workers. Raises PeerLost if a lost worker has sent no further order."""
     orders = {}
     for worker, executor in executors.items():

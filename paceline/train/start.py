@@ -7,7 +7,7 @@ import zlib
 import torch
 from torch import nn
 
-from paceline.comm.notes import Part
+from paceline.comm.notes import SequencePart
 from paceline.comm.transport import Comm
 
 
@@ -19,4 +19,4 @@ def start_equal(model: nn.Module, comm: Comm) -> None:
     comm.agree("wrap", key=f"{type(model).__name__} with {len(tensors)} tensors, checksum {digest:08x}").wait()
     with torch.no_grad():
         for text, (_, tensor) in zip(shapes, tensors, strict=True):
-            comm.broadcast(tensor.data, 0, Part(text)).wait()
+            comm.broadcast(tensor.data, 0, SequencePart(text)).wait()

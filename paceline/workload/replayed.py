@@ -33,7 +33,7 @@ NOISE = 1e-3  # size of gradients, small enough that parameters hardly change
 _SPACING = 4099  # elements between the places in the noise where gradients start
 
 
-class Timeline:
+class ReplayedDevice:
     """A simulated device, which waits until its work would be done."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter, sleep: Callable[[float], None] = time.sleep):
@@ -91,7 +91,7 @@ class _End(torch.autograd.Function):
     """The first function of backward, which starts its clock."""
 
     @staticmethod
-    def forward(context: Any, x: Tensor, timeline: Timeline) -> Any:
+    def forward(context: Any, x: Tensor, timeline: ReplayedDevice) -> Any:
         context.timeline = timeline
         return x.clone()
 
@@ -120,7 +120,7 @@ class Layer(nn.Module):
 class Replayed(Layer):
     """The profiled model: layers in the order of forward, gradients in the order in which they become ready."""
 
-    def __init__(self, profile: StepProfile, *, scale: float, rank: int, timeline: Timeline) -> None:
+    def __init__(self, profile: StepProfile, *, scale: float, rank: int, timeline: ReplayedDevice) -> None:
         super().__init__()
         self._timeline, self._layers, slots = timeline, list[Layer](), list[Any]()
         noise = Noise(max(tensor.numel for tensor in profile.layout), len(profile.layout), rank)
@@ -163,7 +163,7 @@ class Replayed(Layer):
         return _End.apply(x, self._timeline)
 
 
-def _gradient(timeline: Timeline, noise: Noise, slot: int, seconds: float, parameter: Tensor) -> Tensor:
+def _gradient(timeline: ReplayedDevice, noise: Noise, slot: int, seconds: float, parameter: Tensor) -> Tensor:
     """Create the gradient of a slot and return it when its time has come."""
     gradient = noise.of(slot, parameter)
     timeline.ready(seconds)
@@ -178,11 +178,13 @@ def forward_seconds(profile: StepProfile) -> list[tuple[int, float]]:
     return [(slot, max(0.0, after - at)) for slot, (at, after) in zip(order, pairwise(begins), strict=True)]
 
 
-def replayed(profile: StepProfile, *, scale: float = 1.0, rank: int = 0, timeline: Timeline | None = None) -> Workload:
+def replayed(
+    profile: StepProfile, *, scale: float = 1.0, rank: int = 0, timeline: ReplayedDevice | None = None
+) -> Workload:
     """Return a workload whose steps take `scale` times as long as the profile says."""
     if profile.itemsize != 4:
         raise WorkloadError(f"a profile with {profile.itemsize} bytes per element", why="replay sends fp32")
-    model = Replayed(profile, scale=scale, rank=rank, timeline=timeline or Timeline())
+    model = Replayed(profile, scale=scale, rank=rank, timeline=timeline or ReplayedDevice())
 
     def batch(ids: Tensor) -> tuple[Tensor]:
         return (torch.zeros(1),)

@@ -12,7 +12,7 @@ from paceline.engine.step_plan import plan_step
 from paceline.engine.way import way_of
 from paceline.forecast.fabric import FREE, Fabric, Line, RankClass
 from paceline.forecast.job import Job, Members
-from paceline.forecast.rounds import Stage
+from paceline.forecast.rounds import RoundStage
 from paceline.forecast.timeline import Compute, Script, Timeline
 from paceline.run.compose.compose import MENUS
 from paceline.strategy.compressors.none import NoCompression
@@ -36,7 +36,7 @@ def period_of(schedule, classes=ALIKE):
     way = way_of(schedule)
 
     def stages(lane, chunk, phase, step):
-        return [Stage(0.0, (plan.nbytes[chunk] / MB / way.phases,))]
+        return [RoundStage(0.0, (plan.nbytes[chunk] / MB / way.phases,))]
 
     played = Timeline(Script(THREE_LAYERS, way, (plan,), stages, classes)).play(6)
     return played.begins[5] - played.begins[4]

@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from paceline.comm.service import LONGEST_TEXT, Attendant, Order
+from paceline.comm.service import LONGEST_TEXT, Attendant, ServerOrder
 from paceline.comm.thread import ThreadComm, ThreadGroup, run_ranks
 from paceline.errors import WorkloadError, WrongCommand
 from paceline.run.compose.compose import compose
@@ -151,7 +151,7 @@ def test_a_second_backward_before_the_step_is_told_as_with_other_rules():
 def test_a_text_of_absurd_length_is_refused_before_memory_is_taken():
     attendant = Attendant(ThreadComm(0, ThreadGroup(1)), 1)
     with pytest.raises(ValueError, match="a text of"):
-        attendant.text(Order("text", (LONGEST_TEXT + 1,)))
+        attendant.text(ServerOrder("text", (LONGEST_TEXT + 1,)))
 
 
 def test_a_worker_that_fails_does_not_leave_servers_waiting():

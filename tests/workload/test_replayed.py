@@ -13,7 +13,7 @@ from paceline.run.run import Run
 from paceline.train.build import training_of
 from paceline.workload.computes import MENU
 from paceline.workload.profile import StepProfile, write
-from paceline.workload.replayed import HELD_UP, Timeline, forward_seconds, replayed
+from paceline.workload.replayed import HELD_UP, ReplayedDevice, forward_seconds, replayed
 
 
 def profile(**changes):
@@ -47,7 +47,7 @@ class Clock:
 
 
 def replay(clock, **changes):
-    return replayed(profile(**changes), timeline=Timeline(clock, clock.sleep))
+    return replayed(profile(**changes), timeline=ReplayedDevice(clock, clock.sleep))
 
 
 def test_parameters_have_the_names_and_sizes_of_the_profile():
@@ -103,7 +103,7 @@ def test_what_hooks_do_in_backward_overlaps_with_its_waits():
 
 def test_scale_multiplies_times():
     clock = Clock()
-    workload = replayed(profile(), scale=3.0, timeline=Timeline(clock, clock.sleep))
+    workload = replayed(profile(), scale=3.0, timeline=ReplayedDevice(clock, clock.sleep))
     began = clock.now
     workload.loss(workload.model, workload.batch(torch.arange(4))).backward()
     assert clock.now - began == pytest.approx(0.210)

@@ -32,7 +32,7 @@ class Incoming(NamedTuple):
     step: int
 
 
-class Stage(NamedTuple):
+class ProgramStep(NamedTuple):
     """One step: how many messages it receives, whether they are added, and which earlier step wrote the range (or -1).
 
     The result of that earlier step is sent on before this step changes the range.
@@ -46,7 +46,7 @@ class Stage(NamedTuple):
 class Program(NamedTuple):
     outgoing: dict[int, tuple[Outgoing, ...]]
     incoming: dict[int, tuple[Incoming, ...]]
-    stages: tuple[Stage, ...]
+    stages: tuple[ProgramStep, ...]
 
     def unsent(self) -> list[int]:
         """Return for each step how many messages have to be sent after it."""
@@ -61,7 +61,7 @@ def compiled(steps: Iterable[Step]) -> Program:
     """Compile steps into a program. A range that is sent on must have the bounds with which it was received."""
     outgoing: dict[int, list[Outgoing]] = {}
     incoming: dict[int, list[Incoming]] = {}
-    stages: list[Stage] = []
+    stages: list[ProgramStep] = []
     written: dict[tuple[int, int], int] = {}
     for number, step in enumerate(steps):
         for peer, start, stop in step.sends:
@@ -71,7 +71,7 @@ def compiled(steps: Iterable[Step]) -> Program:
         for peer, start, stop in receives:
             incoming.setdefault(peer, []).append(Incoming(start, stop, number))
         before = max((written.get((message.start, message.stop), -1) for message in receives), default=-1)
-        stages.append(Stage(len(receives), step.adds, before))
+        stages.append(ProgramStep(len(receives), step.adds, before))
         written.update({(message.start, message.stop): number for message in receives})
     return Program(
         {peer: tuple(messages) for peer, messages in outgoing.items()},

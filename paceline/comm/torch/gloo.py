@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from paceline.comm.agreement import Agreement, CallFile
-from paceline.comm.notes import CLOSED, GAVE_UP, STEP, Part, call_text, tensor_text
+from paceline.comm.notes import CLOSED, GAVE_UP, STEP, SequencePart, call_text, tensor_text
 from paceline.comm.process import Home, keep_groups_in_children
 from paceline.comm.shm.lockstep import Combine, parts_of
 from paceline.comm.shm.queue import DEADLINE, ENDING, PARTING
@@ -107,7 +107,7 @@ class TorchDist:
     ) -> TorchWork:
         """Start a collective. If its call still has to be compared, it starts after that comparison."""
         note = key if shown is None else shown
-        if self._agreement is None or isinstance(key, (Unit, Part)):
+        if self._agreement is None or isinstance(key, (Unit, SequencePart)):
             self._enter(verb, tensor, note)
             return self._start(verb, key, begin())
         self._home.check()

@@ -69,7 +69,7 @@ class Communication(Part, total=False):
     ratio: str | None
 
 
-class Task(Part, total=False):
+class TaskColumns(Part, total=False):
     """The columns of published tables, in seconds per `batches` batches."""
 
     batches: int

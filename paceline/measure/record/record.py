@@ -38,7 +38,7 @@ from paceline.measure.record.figures import (
     Resources,
     Series,
     StalenessPart,
-    Task,
+    TaskColumns,
 )
 from paceline.run.run import Run
 
@@ -91,7 +91,7 @@ class Record(BaseModel):  # type: ignore[explicit-any]  # BaseModel has it, the 
     efficiency: Efficiency = Field(default_factory=Efficiency)
     breakdown: dict[str, Number] = {}
     communication: Communication = Field(default_factory=Communication)
-    task: Task = Field(default_factory=Task)
+    task: TaskColumns = Field(default_factory=TaskColumns)
     bytes: Bytes = Field(default_factory=Bytes)
     resources: Resources = Field(default_factory=Resources)
     input: InputPart = Field(default_factory=InputPart)

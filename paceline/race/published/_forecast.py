@@ -33,7 +33,7 @@ HALVINGS = 12  # of six powers of ten
 
 
 @dataclass(frozen=True)
-class Task:
+class ForecastRow:
     """One published row: where it stands, its rate, and the job that stands for it.
 
     alone   samples per second of one worker by itself
@@ -77,7 +77,7 @@ def _profile(model: str, batch: int, alone: float, held: bool) -> StepProfile:
 class Forecast:
     """A published row with its forecast, in samples per second."""
 
-    task: Task
+    task: ForecastRow
     rate: float
     naive: float
 
@@ -125,7 +125,7 @@ def forecasts_of(name: str, published: dict[str, Any]) -> Forecasts:
     return Forecasts(tuple(f for tasks, guess in groups for f in _calibrated(tasks, guess)), tuple(unexplained))
 
 
-def _calibrated(tasks: Sequence[Task], guess: Values) -> list[Forecast]:
+def _calibrated(tasks: Sequence[ForecastRow], guess: Values) -> list[Forecast]:
     """Fit the wires to the calibrating rows of a place, then forecast all of its rows."""
     known = [task for task in tasks if task.calibrates]
     figures = _bandwidth(known[0], guess) if len(known) == len(guess) == 1 else _fitted(known, guess)
@@ -141,13 +141,13 @@ def _calibrated(tasks: Sequence[Task], guess: Values) -> list[Forecast]:
     ]
 
 
-def _fitted(known: Sequence[Task], guess: Values) -> Values:
+def _fitted(known: Sequence[ForecastRow], guess: Values) -> Values:
     return fit(
         guess, lambda values: [max(1e-9, task.forecast(values)) for task in known], [t.rate for t in known], rounds=40
     )
 
 
-def _bandwidth(task: Task, guess: Values) -> Values:
+def _bandwidth(task: ForecastRow, guess: Values) -> Values:
     """Find the bandwidth at which one row has its published rate; rates rise with bandwidth."""
     low, high = (log10(guess["bandwidth"]) + side for side in (-3, 3))
     for _ in range(HALVINGS):
@@ -159,7 +159,7 @@ def _bandwidth(task: Task, guess: Values) -> Values:
     return {"bandwidth": 10 ** ((low + high) / 2)}
 
 
-Group = tuple[list[Task], Values]
+Group = tuple[list[ForecastRow], Values]
 
 
 def _nodes(workers: int, per_node: int, line: Line, inside: Line, **more: Any) -> Fabric:
@@ -181,7 +181,7 @@ def _dlaas(published: dict[str, Any]) -> tuple[list[Group], list[str]]:
         alone = table["rate"][0] if table["workers"][0] == 1 else table["rate"][0] / 4 / table["efficiency"][0]
         axes = {"compressor": "cast(fp16)"} if "fp16" in what else {}
         tasks = [
-            Task(
+            ForecastRow(
                 f"ResNet-50: {what}",
                 str(workers),
                 workers,
@@ -216,7 +216,7 @@ def _bluefog(published: dict[str, Any]) -> tuple[list[Group], list[str]]:
         first = min(workers for workers in chart["workers"] if workers > 8)
         title = f"ResNet-50, batch {batch} per GPU, read off a chart; ratio to all-reduce"
         tasks = [
-            Task(
+            ForecastRow(
                 title,
                 f"{name}, {workers}",
                 workers,
@@ -251,7 +251,7 @@ MODELS = {
 
 def _elasticdl(published: dict[str, Any]) -> tuple[list[Group], list[str]]:
     """Return rows with one all-reduce per tensor after backward; the models of a place share its wires."""
-    places: dict[str, list[Task]] = {}
+    places: dict[str, list[ForecastRow]] = {}
     for table in published["table"]:
         place, model = table["place"], table["model"]
         title = (
@@ -265,7 +265,9 @@ def _elasticdl(published: dict[str, Any]) -> tuple[list[Group], list[str]]:
                     n, 1, Line(values["latency"], values["bandwidth"]), Line(0.0, 1e12), scatter="ring"
                 )
                 name = f"{workers} workers"
-                task = Task(title, name, workers, rate, table["rate"][0], MODELS[model], 64, wires, strategy="wfbp")
+                task = ForecastRow(
+                    title, name, workers, rate, table["rate"][0], MODELS[model], 64, wires, strategy="wfbp"
+                )
                 places.setdefault(place, []).append(replace(task, calibrates=workers == 2, held=True))
     unexplained = ["mobilenet_v2 on the CPU cluster, 8 workers: slower than 4, which no ring does"]
     return [(tasks, {"bandwidth": 1.2e8, "latency": 1e-4}) for tasks in places.values()], unexplained
@@ -284,7 +286,7 @@ def _tensorpack(published: dict[str, Any]) -> tuple[list[Group], list[str]]:
         for name, column in {**columns, "tf_cnn": "tf_cnn_benchmarks"}.items():
             rates = table[column]
             tasks = [
-                Task(
+                ForecastRow(
                     title,
                     f"{name}, {workers}",
                     workers,
@@ -343,7 +345,7 @@ def _ddl_benchmarks(published: dict[str, Any]) -> tuple[list[Group], list[str]]:
                     return Fabric(8, 1 if served else 4, inside=inside, between=line, call=10e-6)
 
                 share = 4 if served else 1
-                task = Task(title, row, 32, rates[row], alone, model, batch, wires, axes, "allreduce")
+                task = ForecastRow(title, row, 32, rates[row], alone, model, batch, wires, axes, "allreduce")
                 tasks.append(replace(task, calibrates=row == "WFBP-A2A", share=share))
             groups.append((tasks, {"bandwidth": wire["bandwidth"] * 0.5}))
     return groups, [

@@ -163,7 +163,7 @@ class Filled:
         return list(dict.fromkeys(why for why in (*(cell.reason for cell in self.cells), *untold) if why))
 
 
-class Published(Protocol):
+class Benchmark(Protocol):
     """The module of one published benchmark: which runs answer its tables, and what follows from them."""
 
     def sheets(self, published: dict[str, Any]) -> list[Sheet]:

@@ -19,7 +19,7 @@ from paceline.types import Workload
 from paceline.workload.objects.bucket import Counts
 from paceline.workload.order import Laned
 from paceline.workload.tfrecord.frames import crc32c, unpack
-from paceline.workload.tfrecord.places import Objects, Place, place_of
+from paceline.workload.tfrecord.places import Objects, ShardPlace, place_of
 from paceline.workload.tfrecord.shards import Shard, Shards, read_shards
 
 if TYPE_CHECKING:
@@ -59,19 +59,19 @@ class TfRecord(Member):
         fit = {"channels": shape[0], "image_size": shape[1]} if len(shape) == 3 else {}
         return {**fit, "classes": self._train.classes} if self._train.classes else fit
 
-    def samples_of(self, workload: Workload) -> Records:
-        return Records(self._place, self._train, self, 0, 0)
+    def samples_of(self, workload: Workload) -> ShardRecords:
+        return ShardRecords(self._place, self._train, self, 0, 0)
 
-    def tests(self) -> Records | None:
+    def tests(self) -> ShardRecords | None:
         shards = read_shards(self._place, "test")
-        return None if shards is None else Records(self._place, shards, self, None, 0)
+        return None if shards is None else ShardRecords(self._place, shards, self, None, 0)
 
     def counts(self) -> Counts | None:
         """Return the requests to an object store so far; None for a folder."""
         return self._place.bucket.counts if isinstance(self._place, Objects) else None
 
     @cached_property
-    def _place(self) -> Place:
+    def _place(self) -> ShardPlace:
         return place_of(self.folder, self.endpoint)
 
     @cached_property
@@ -81,17 +81,17 @@ class TfRecord(Member):
         return shards
 
 
-class Records:
+class ShardRecords:
     """Records by id; `epoch` decides how training images are augmented, None that they are not."""
 
-    def __init__(self, place: Place, shards: Shards, source: TfRecord, epoch: int | None, seed: int) -> None:
+    def __init__(self, place: ShardPlace, shards: Shards, source: TfRecord, epoch: int | None, seed: int) -> None:
         self._place, self._shards, self._source, self._epoch, self._seed = place, shards, source, epoch, seed
         self._crc = crc32c()
 
     def __len__(self) -> int:
         return len(self._shards)
 
-    def at(self, seed: int, epoch: int) -> Records:
+    def at(self, seed: int, epoch: int) -> ShardRecords:
         """Set the epoch for augmentation; ids alone decide everything else."""
         if self._epoch is not None:
             self._seed, self._epoch = seed, epoch

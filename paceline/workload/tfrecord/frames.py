@@ -67,7 +67,7 @@ class Damage:
         return f"{self.file}: record {self.record} at offset {self.offset}: {self.field}{rest}"
 
 
-class Stream(Protocol):
+class ByteStream(Protocol):
     """Bytes that can be read from any place."""
 
     def seek(self, offset: int, /) -> Any: ...
@@ -82,7 +82,7 @@ def scan(path: Path, damages: list[Damage], *, contents: bool = True) -> Iterato
 
 
 def scan_stream(
-    path: object, stream: Stream, size: int, damages: list[Damage], *, contents: bool = True
+    path: object, stream: ByteStream, size: int, damages: list[Damage], *, contents: bool = True
 ) -> Iterator[tuple[int, memoryview]]:
     """Do the same with an open stream of `size` bytes."""
     crc = crc32c()
@@ -128,7 +128,7 @@ def _blame(seen: int, check: int, field: str) -> str:
     return f"checksum of {field}" if (seen ^ check).bit_count() == 1 else field
 
 
-def _read(stream: Stream, offset: int, count: int) -> bytes:
+def _read(stream: ByteStream, offset: int, count: int) -> bytes:
     stream.seek(offset)
     return stream.read(count)
 

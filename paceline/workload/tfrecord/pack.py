@@ -12,7 +12,7 @@ from paceline.types import spread
 from paceline.workload.objects.address import is_address
 from paceline.workload.tfrecord.example import encode
 from paceline.workload.tfrecord.frames import Damage, write
-from paceline.workload.tfrecord.places import File, Place, place_of
+from paceline.workload.tfrecord.places import File, ShardPlace, place_of
 from paceline.workload.tfrecord.shards import INDEX, NAME, Shard, write_index
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _records(samples: Samples, start: int, stop: int, layout: _Layout) -> Iterat
 
 
 @dataclass
-class Verdict:
+class PackCheck:
     """The result of checking shards."""
 
     files: int = 0
@@ -104,7 +104,7 @@ class Verdict:
         return {"files": self.files, "records": self.records, "bytes": self.nbytes, "damages": damages}
 
 
-def verify(where: str | Path, endpoint: str = "") -> Verdict:
+def verify(where: str | Path, endpoint: str = "") -> PackCheck:
     """Check the checksums of every record of every shard; a damaged file does not end it."""
     text = str(where)
     alone = not is_address(text) and Path(text).is_file()
@@ -114,7 +114,7 @@ def verify(where: str | Path, endpoint: str = "") -> Verdict:
         raise WrongCommand(
             f"data verify {text}", why="it holds no TFRecord files", remedy="a folder of shards, or a file"
         )
-    verdict = Verdict()
+    verdict = PackCheck()
     for file in files:
         verdict.files += 1
         verdict.nbytes += place.size(file)
@@ -122,7 +122,7 @@ def verify(where: str | Path, endpoint: str = "") -> Verdict:
     return verdict
 
 
-def _listed(place: Place, text: str) -> Sequence[File]:
+def _listed(place: ShardPlace, text: str) -> Sequence[File]:
     if not is_address(text) and not Path(text).is_dir():
         raise WrongCommand(f"data verify {text}", why="there is no such file or folder")
     return place.files()

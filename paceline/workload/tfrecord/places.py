@@ -19,7 +19,7 @@ OPEN = 256  # files at once
 File = Path | Item
 
 
-class Place(Protocol):
+class ShardPlace(Protocol):
     """The files of a data set."""
 
     def files(self) -> list[File]:
@@ -42,7 +42,7 @@ class Place(Protocol):
         """Prepare for a read that comes soon."""
 
 
-def place_of(text: str, endpoint: str = "") -> Place:
+def place_of(text: str, endpoint: str = "") -> ShardPlace:
     """Return the place of a folder or an address."""
     return Objects(parse(text), endpoint) if is_address(text) else Folder(Path(text).expanduser())
 

@@ -26,7 +26,7 @@ from paceline.errors import DamagedFile, WrongCommand
 from paceline.files.read import read_text
 from paceline.files.snapshot import atomic
 from paceline.workload.tfrecord.frames import AROUND, Damage
-from paceline.workload.tfrecord.places import File, Place
+from paceline.workload.tfrecord.places import File, ShardPlace
 
 INDEX = "paceline-index.json"
 NAME = re.compile(r"(?P<part>train|validation|test)-\d{5}-of-\d{5}(\.tfrecord)?|.+\.tfrecords?")
@@ -68,7 +68,7 @@ class Shards:
         return self.shards[place], sample - self.starts[place]
 
 
-def files_of(place: Place, part: str) -> list[File]:
+def files_of(place: ShardPlace, part: str) -> list[File]:
     """Return the shards of a part: train, or the test part under any of its names."""
     names = {"train": ("train",), "test": ("validation", "test")}[part]
     matches = [(file, NAME.fullmatch(file.name)) for file in place.files()]
@@ -82,7 +82,7 @@ def files_of(place: Place, part: str) -> list[File]:
     return chosen
 
 
-def read_shards(place: Place, part: str, cache: Path | None = None) -> Shards | None:
+def read_shards(place: ShardPlace, part: str, cache: Path | None = None) -> Shards | None:
     """Return the shards of a part, by their index; None if there are no files of this part."""
     files = files_of(place, part)
     if not files:
@@ -112,7 +112,7 @@ def write_index(
         stream.write(json.dumps(content).encode())
 
 
-def _index(place: Place) -> dict[str, Any]:
+def _index(place: ShardPlace) -> dict[str, Any]:
     file = next((file for file in place.files() if file.name == INDEX), None)
     if file is None:
         return {}
@@ -133,7 +133,7 @@ def _check(file: File, size: int, offsets: Sequence[int]) -> None:
         raise DamagedFile(file, 0, why="its index has offsets that cannot be", remedy="delete the index, or pack again")
 
 
-def _scanned(place: Place, file: File, cache: Path | None) -> tuple[int, ...]:
+def _scanned(place: ShardPlace, file: File, cache: Path | None) -> tuple[int, ...]:
     """Return the offsets in a file of others, scanned once: one process scans, others wait for it."""
     key = hashlib.blake2b(place.version(file).encode(), digest_size=16).hexdigest()
     kept = (cache or cache_folder()) / f"{key}.json"
@@ -161,7 +161,7 @@ def _kept(kept: Path) -> tuple[int, ...] | None:
     return None
 
 
-def _scan(place: Place, file: File) -> tuple[int, ...]:
+def _scan(place: ShardPlace, file: File) -> tuple[int, ...]:
     damages: list[Damage] = []
     offsets = tuple(place.scan(file, damages, contents=False))
     if damages:

@@ -6,7 +6,7 @@ import pytest
 
 from paceline.race.published import load
 from paceline.race.published._forecast import SYSTEMS, forecasts_of
-from paceline.race.published._sheet import Published
+from paceline.race.published._sheet import Benchmark
 from paceline.race.reproduce import _system
 
 
@@ -29,7 +29,7 @@ def test_the_calibrating_row_is_met_and_left_out():
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_every_forecast_stands_beside_a_published_row(name):
     published = load(name)
-    system: Published = _system(name)
+    system: Benchmark = _system(name)
     rows = {(sheet.title, row.name): row.rate for sheet in system.sheets(published) for row in sheet.rows}
     groups, _ = SYSTEMS[name](published)
     tasks = [task for group, _ in groups for task in group]
