@@ -1,6 +1,6 @@
 """Which members go together, as a page: every pair of axes is asked of compose, nothing is written by hand.
 
-python -m paceline.run.combinations > docs/combinations.md
+python -m paceline.run.combinations_page > docs/combinations.md
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _lines() -> Iterator[str]:
     yield "# Combinations"
     yield ""
     yield "Which members go together. This page is generated from `run/compose/` by"
-    yield "`python -m paceline.run.combinations`; a test compares the two. A dot is a pair that runs, a number a"
+    yield "`python -m paceline.run.combinations_page`; a test compares the two. A dot is a pair that runs, a number a"
     yield f"pair that is refused, for the reason below. Asked with {WORKERS} workers and `--optimizer 'sgd(lr=0.1)'`;"
     yield "the other axes are the defaults, or what a member cannot do without."
     reasons: list[str] = []
