@@ -141,11 +141,6 @@ def quotient(over: Interval, under: Interval) -> Interval:
     return Interval(centre, centre / factor, centre * factor)
 
 
-def differs(over: Sequence[float], under: Sequence[float]) -> bool | None:
-    """Return whether paired repeats show a difference, or None if there are too few for a verdict."""
-    return None if len(over) < ENOUGH else not ratio_interval(over, under).holds(1.0)
-
-
 def standard_error(values: Sequence[float]) -> float:
     return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
 
