@@ -75,7 +75,7 @@ class Window:
         comm.barrier()
 
     def start_with_own(self) -> None:
-        """Set every buffer of every rank to the value of the rank that owns it. Collective."""
+        """Set the buffers of each rank to the value of that rank, on all ranks. Collective."""
         for owner in range(self._view.size):
             value = self._own.clone()
             self._comm.broadcast(value, owner, f"window {self.name!r}, first value").wait()

@@ -28,13 +28,15 @@ def data(
     model: Annotated[
         str,
         typer.Option(
-            "--model", help="pack, produce: a model that can train on the samples; it shapes those of a fake source."
+            "--model", help="pack, produce: a model that can train on the samples; gives fake samples their shape."
         ),
     ] = "small_cnn",
     shards: Annotated[int, typer.Option("--shards", help="pack: number of training files.")] = 8,
     seed: Annotated[
         int,
-        typer.Option("--seed", help="pack, produce: random seed of the model; serve: seed of --faults.", min=0),
+        typer.Option(
+            "--seed", help="pack: seed of the model; produce: also of the order; serve: of the faults.", min=0
+        ),
     ] = 0,
     batch_size: Annotated[int, typer.Option("--batch-size", help="produce: samples in a batch.", min=1)] = 32,
     port: Annotated[

@@ -74,8 +74,8 @@ def forecast(
         bool,
         typer.Option(
             "--check",
-            help="Measure configurations on this machine that forecasts were not fitted to, and write a certificate of "
-            "the errors. The part in a lab needs root.",
+            help="On this machine, measure configurations that forecasts were not fitted to, and write a certificate "
+            "of the errors. The part in a lab needs root.",
         ),
     ] = False,
     quick: Annotated[bool, typer.Option("--quick", help="With --check: only a few short configurations.")] = False,
@@ -84,7 +84,7 @@ def forecast(
 ) -> None:
     """Forecast how strategies scale on machines that are not here, and say what limits them.
 
-    It runs the code that schedules real runs on a simulated clock. Every assumed figure is listed with its source. A
+    Time is simulated, and the scheduling code is that of real runs. Every assumed figure is listed with its source. A
     certificate, written by --check, says how far forecasts for this machine were off.
     """
     from paceline.forecast.certificate import FILE, read_certificate

@@ -46,7 +46,8 @@ def net(
     ] = 0,
     link: Annotated[Path | None, typer.Option("--link", help="Write latency and bandwidth to this file.")] = None,
     plot: Annotated[
-        Path | None, typer.Option("--plot", help="Draw the bandwidths of sizes and of pairs to this SVG file.")
+        Path | None,
+        typer.Option("--plot", help="Draw bandwidth by message size and by pair of ranks to this SVG file."),
     ] = None,
     json: o.JsonFile = None,
 ) -> None:

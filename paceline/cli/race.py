@@ -47,7 +47,9 @@ def _in_panel(panel: Panel, flag: str, help: str, default: str = "") -> Any:
     steps=o.Changed(unset="3"),
     warmup=o.Changed(int | None, unset="3"),
     repeats=o.Changed(
-        int | None, "How often each contender takes its turn in one start.", "from the spread between starts"
+        int | None,
+        "How many turns each contender takes each time processes are started.",
+        "from the spread between starts",
     ),
 )
 def race(
@@ -86,14 +88,14 @@ def race(
         _in_panel(
             Panel.LENGTH,
             "--minutes",
-            "Minutes for each model, batch size and number of workers; after the first round nothing starts that "
-            "would exceed them.",
+            "Time limit for each combination of model, batch size and number of workers. The first round always "
+            "runs, a later one if it is expected to fit.",
             "3",
         ),
     ] = None,
     margin: Annotated[
         float | None,
-        _in_panel(Panel.LENGTH, "--margin", "Contenders are level if they surely differ by less percent.", "3"),
+        _in_panel(Panel.LENGTH, "--margin", "Percent; contenders that surely differ by less are level.", "3"),
     ] = None,
     isolated: Annotated[
         bool,

@@ -29,7 +29,8 @@ WIDTH = 80
 def reproduce(
     name: Annotated[str, typer.Argument(metavar="NAME", help=f"{NAMES}.")],
     measure: Annotated[
-        bool, typer.Option("--measure", help="First run on this machine every configuration without a record.")
+        bool,
+        typer.Option("--measure", help="Before printing, run every configuration without a record on this machine."),
     ] = False,
     quick: Annotated[
         bool, typer.Option("--quick", help="With --measure: run each configuration once, and briefly.")

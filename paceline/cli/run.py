@@ -37,7 +37,8 @@ def run(
         Path | None, _output("--baseline", "Record of one worker: show speed-up and efficiency against it.")
     ] = None,
     experiment: Annotated[
-        Path | None, _output("--experiment", "TOML file with description and expectations, kept in the record.")
+        Path | None,
+        _output("--experiment", "TOML file that describes the experiment and its expected result, for the record."),
     ] = None,
     peak_flops: Annotated[
         float | None, _output("--peak-flops", "Peak FLOPs per second of a worker. [default: measured, on a CPU]")

@@ -24,7 +24,7 @@ def show(
     runs: o.Runs = Path("runs"),
     json: o.JsonFile = None,
 ) -> None:
-    """Show one record: the command, rate, step, parts, bytes, machine and notes."""
+    """Show one record: command, rate, step time and its parts, bytes, machine and notes."""
     from paceline.measure.record.store import one
 
     if json is not None:

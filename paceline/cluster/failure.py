@@ -1,7 +1,8 @@
 """Failures of workers: how each worker ended, which failure was the cause, and the error that is raised for it.
 
 cluster/job.py stops the other workers (`LocalJob.wait` and `stop`). In a job on several hosts, the agent of each host
-runs such a job. cluster/restarts.py decides whether a worker is started again.
+runs such a job. cluster/restarts.py decides whether a worker is started again. In an elastic job,
+elastic/coordinator.py forms a new group of the workers that are left.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ REMEDY = "make every call on all ranks, in one order and with equal shapes, and 
 
 
 class SequencePart(str):
-    """The key of a call inside a sequence of calls that ranks have already compared as a whole."""
+    """The key of a call that is not compared by itself, because ranks have compared the operation it is part of."""
 
 
 def tensor_text(tensor: Tensor, start: int = 0) -> str:

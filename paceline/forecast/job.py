@@ -111,7 +111,7 @@ class Job:
 
     @cached_property
     def link(self) -> Link:
-        """Return the cost of a dense chunk on this fabric, for schedules that plan with a link."""
+        """Return latency and bandwidth of an uncompressed exchange on this fabric; some schedules plan with them."""
         stages = self._wire_stages(0), self._wire_stages(1 << 26)
         first, large = (sum(stage.seconds for stage in path) for path in stages)
         return Link(first, (1 << 26) / max(large - first, 1e-12))

@@ -1,4 +1,4 @@
-"""Lanes of one step of every contender, on one axis of time: what ranks computed, and what was under way meanwhile."""
+"""A chart of one step of each contender on a common time axis, with a lane for compute and lanes for what travels."""
 
 from __future__ import annotations
 

@@ -181,8 +181,8 @@ class Run(BaseModel):
     lr_schedule: str | None = field(
         None,
         WORK,
-        "How the learning rate changes: constant, steps(at=30/60/80) or cosine, each with warmup=EPOCHS and base=RATE "
-        "per 256 samples.",
+        "How the learning rate changes: constant, steps(at=30/60/80) or cosine. Optional: warmup=EPOCHS, and base=RATE "
+        "per 256 samples of the global batch.",
         unset="the optimizer's rate",
         changes=("result",),
     )
@@ -254,7 +254,7 @@ class Run(BaseModel):
     restart: str | None = field(
         None,
         LAUNCHER,
-        "With membership elastic: restart workers that died always, never, or at most N times in all.",
+        "With membership elastic, how often to restart workers that died: always, never, or at most N times in all.",
         unset="16",
         changes=(),
     )

@@ -41,7 +41,7 @@ class Measurement:
         self._gpu = GpuUse(int(os.environ.get("LOCAL_RANK", "0")) if training.device == "cuda" else None)
 
     def warm_up(self) -> list[float]:
-        """Make steps that are not measured, until the plan is final. Return the seconds of the first ones.
+        """Make steps that are not measured, until the plan is final. Return the seconds of the first --warmup steps.
 
         With --epochs there is no warm-up, because an epoch uses every sample once.
         """

@@ -200,7 +200,10 @@ def _trainable(ids: Any, order: Order, cursor: Cursor, parts: int) -> Any:
 
 
 def stand_in(order: Order, cursor: Cursor, parts: int) -> Any:
-    """Return ids for a rank whose part of a short global batch is empty; some models need more than one sample."""
+    """Return ids for a rank that gets nothing of a short global batch: its first ids, as many as a rank usually gets.
+
+    There are several, because BatchNorm cannot train on a single sample. Their gradient has the weight zero.
+    """
     return order.ids(cursor.epoch, cursor.step)[: max(1, order.global_batch // parts)]
 
 

@@ -115,7 +115,7 @@ class RankReport:
 
 
 def read_report(path: Path) -> RankReport:
-    """Return the report that a rank has written; it must have the same version."""
+    """Return the report that a rank of the same version of paceline has written."""
     values = json.loads(path.read_text())
     events: list[EventRow] = [(at, kind, step, what, detail) for at, kind, step, what, detail in values.pop("events")]
     meetings: list[tuple[float, float]] = [(entered, left) for entered, left in values.pop("meetings")]

@@ -1,4 +1,7 @@
-"""The ratio of two unpaired sets of rates."""
+"""The ratio of two unpaired sets of rates, for `compare`.
+
+The interval of a race, which holds after every start, is in sequential.py; race/results/standing.py chooses.
+"""
 
 from __future__ import annotations
 

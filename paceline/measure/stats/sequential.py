@@ -83,7 +83,8 @@ def anytime_ratio(logs: Sequence[float], pairs: int = 1) -> Interval:
 def anytime_quotient(over: Sequence[float], under: Sequence[float], pairs: int = 1) -> Interval:
     """Return the ratio of two contenders that never ran in the same start, from the logarithms of their rates.
 
-    Each has bounds of its own for half of the error probability; the ratio lies between the quotients of their ends.
+    Each rate gets its own bounds, with half of the error probability. The ratio then lies between low / high and
+    high / low of the two.
     """
     centre = math.exp(sum(over) / len(over) - sum(under) / len(under))
     alpha = (1 - CONFIDENCE) / max(1, pairs) / 2

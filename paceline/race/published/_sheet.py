@@ -44,7 +44,7 @@ UNTOLD = "records of ours do not tell it"
 
 @dataclass(frozen=True)
 class PublishedFigure:
-    """One more figure of a published row, and how to compute the same from records."""
+    """A figure of a published row beside its rate and ratio, and how to compute it from records."""
 
     name: str
     published: float | str | None = None

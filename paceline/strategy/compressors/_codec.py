@@ -40,7 +40,7 @@ class Operator(Protocol):
 
 
 class Lossy(CompressorTraits):
-    """A compressor that loses information: its operator packs the body of a chunk."""
+    """A compressor that loses information. Its operator compresses the gradients of a chunk; flags are sent exactly."""
 
     def operator(self, layout: Layout, comm: Comm, shared: bool, shrunk: bool) -> Operator:
         """Return the compressor at work on one arena; `shrunk` selects its contractive form."""
@@ -73,7 +73,7 @@ class CodingCost:
 
 
 class ArenaCodec:
-    """Drives an operator: handles the tail, the dtype, timing, and the check for NaN."""
+    """Drives an operator: sends the flags of a chunk exactly, converts dtypes, takes times, and checks for NaN."""
 
     def __init__(
         self,

@@ -11,10 +11,10 @@ from paceline.types import Lane
 
 class RuleTraits(Member):
     """
-    lanes                the vectors that it sends through the exchange
+    lanes                the vectors that the rule sends through the exchange
     leaves               when they leave: in "backward", when a step begins ("begin"), or after the local "update"
     needs                of the exchange: "consensus", "doubly stochastic", "symmetric", "neighbors" or "servers"
-    averages_gradients   every rank applies the mean gradient, which is laid out and planned as it becomes ready
+    averages_gradients   every rank applies the mean gradient, and its parts travel in the order of backward
     """
 
     lanes: ClassVar[tuple[Lane, ...]]

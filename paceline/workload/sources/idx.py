@@ -70,7 +70,7 @@ class Idx(Member):
 
     @cached_property
     def _train(self) -> IdxPart:
-        """Return the training part, read once per process. The cache depends on settings only."""
+        """Return the training part, read once per source object."""
         images, labels = self._files("train")
         pixels = _tensor(images)
         mean, deviation = _moments(pixels)
