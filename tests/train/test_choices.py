@@ -8,6 +8,7 @@ from torch import nn
 
 import paceline
 from paceline.api import join as joining
+from paceline.comm.shm import queue
 from paceline.comm.thread import ThreadComm, ThreadGroup
 from paceline.run.run import Run
 
@@ -83,6 +84,7 @@ def test_comm_deadline_and_nodes_of_the_launcher_win(choices, arguments, reached
         return ThreadComm(where.rank, ThreadGroup(where.size))
 
     monkeypatch.setattr(joining, "connect", connect)
+    monkeypatch.setattr(queue, "ENDING", 0.01)  # seconds; the other ranks do not exist
     launched(workers=4, **choices)
     with paceline.join(**arguments) as worker:
         assert worker.comm.placement == ((0, 0, 1, 1) if "nodes" in choices else (0, 0, 0, 0))
