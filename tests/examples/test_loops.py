@@ -198,7 +198,7 @@ def test_nanogpt_scales_its_loss_in_half_precision_as_with_ddp(tmp_path):
         "pace = model = torch.nn.parallel.DistributedDataParallel(model)",
     )
     sources = {
-        "paceline": replaced(source_of("nanogpt"), joined, large),
+        "with_paceline": replaced(source_of("nanogpt"), joined, large),
         "ddp": replaced(source_of("nanogpt"), ("worker = paceline.join()", ""), large, wrapped),
     }
     script = ["import sys", f"sys.path.insert(0, {str(LOOPS)!r})", "names = {}"]
@@ -208,7 +208,7 @@ def test_nanogpt_scales_its_loss_in_half_precision_as_with_ddp(tmp_path):
         script += [f"exec(compile({source!r}, {name!r}, 'exec'), names)"]
     (tmp_path / "both.py").write_text("\n".join(script))
     on_ranks(tmp_path / "both.py")
-    ours, ddp = checkpoint(tmp_path / "paceline"), checkpoint(tmp_path / "ddp")
+    ours, ddp = checkpoint(tmp_path / "with_paceline"), checkpoint(tmp_path / "ddp")
     assert ours["scaler"] == ddp["scaler"]
     assert ours["scaler"]["scale"] < 2.0**20, "no step has overflowed"
     assert 0 < ours["optimizer"]["state"][0]["step"] < 8, "an overflow skips the update"
