@@ -143,12 +143,13 @@ def _measured(place: Path, codes: dict[str, Path], turns: int) -> dict[str, dict
 def _tell(found: dict[str, dict[str, list[float]]]) -> None:
     rows = []
     for what, by_code in found.items():
-        ratio = ratio_interval(by_code["old"], by_code["new"]) if "old" in by_code else None
+        positive = "old" in by_code and min(min(times) for times in by_code.values()) > 0  # a difference may not be
+        ratio = ratio_interval(by_code["old"], by_code["new"]) if positive else None
         times = [_spoken(mean_interval(by_code[name])) if name in by_code else "-" for name in ("old", "new")]
         rows.append([what, *times, "-" if ratio is None else _spoken(ratio)])
     show(["", "old s", "new s", "old / new"], rows)
     beyond = mean_interval(found["list beyond an empty folder"]["new"]).centre
-    print(verdict("0.2 s over what listing takes beyond an empty folder", MOST_BEYOND / beyond, 1.0))
+    print(verdict("0.2 s over what listing takes beyond an empty folder", MOST_BEYOND / max(beyond, 1e-3), 1.0))
     if "old" in found["report"]:
         centre = ratio_interval(found["report"]["old"], found["report"]["new"]).centre
         print(verdict("time of the old report over that of the new one", centre, LEAST_RATIO))
