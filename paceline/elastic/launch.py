@@ -9,12 +9,22 @@ from paceline.elastic.frames import ABSENT, FINISHED, make_token
 from paceline.errors import WrongCommand
 
 CHOICES = "choices.json"  # in that folder: the options of the command line, for workers that join later
+MARK = "paceline-job"  # in that folder: paceline has made it, and may write there
 FOLDER = "PACELINE_ELASTIC"  # the folder with address and token of the coordinator
 
 
 def kept_folder(folder: Path) -> Path:
-    """Prepare the folder of a job; one that an earlier start has left is gone on with."""
+    """Prepare a new or empty folder for a job, or the folder that an earlier start of the job has left.
+
+    Files are written here under fixed names, so a folder that holds files of the user is refused.
+    """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not (folder / MARK).exists():
+        if any(folder.iterdir()):
+            raise WrongCommand(
+                f"--job {folder}", why="it holds files, and no earlier job has made it", remedy="a new or empty folder"
+            )
+        (folder / MARK).touch(mode=0o600, exist_ok=False)
     if folder.stat().st_mode & 0o077:
         raise WrongCommand(
             f"--job {folder}", why="others can read it, and it holds the job's token", remedy=f"chmod 700 {folder}"

@@ -129,7 +129,7 @@ def get_from_one(rank):
 
 @expects("test_win_mutex_full")
 def a_mutex_keeps_all_others_out(rank):
-    """Who gets the mutex after rank 0 sees what rank 0 wrote while it held it."""
+    """A rank that takes the mutex after rank 0 sees what rank 0 wrote while it held the mutex."""
     x, win = opened(rank, topology="full")
     if rank == 0:
         with win.mutex([0]):

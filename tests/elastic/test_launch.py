@@ -25,6 +25,17 @@ def test_a_later_start_goes_on_with_the_folder_and_its_token(tmp_path):
     assert not (folder / f"{ABSENT}-1").exists()
 
 
+def test_a_folder_with_files_of_the_user_is_refused_and_stays_as_it_is(tmp_path):
+    folder = tmp_path / "mine"
+    folder.mkdir(mode=0o700)
+    names = ("token", "choices.json", "absent-0", "lock")
+    for name in names:
+        (folder / name).write_text("precious")
+    with pytest.raises(WrongCommand, match="a new or empty folder"):
+        kept_folder(folder)
+    assert {path.name: path.read_text() for path in folder.iterdir()} == dict.fromkeys(names, "precious")
+
+
 def test_a_folder_that_others_can_read_or_of_a_job_that_is_done_is_refused(tmp_path):
     folder = kept_folder(tmp_path / "job")
     folder.chmod(0o755)

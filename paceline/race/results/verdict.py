@@ -136,7 +136,7 @@ def _is_beaten(one: Standing, others: Sequence[Standing]) -> bool:
 
 
 def _unsure_changes(field: Field, workers: int, best: Standing) -> list[str]:
-    """Return contenders that change convergence and cannot be told apart from the best by rate yet."""
+    """Return contenders that change convergence and whose rates do not differ from the best one yet."""
     changing = [one for one in field.at(workers, CHANGES) if one.kind == best.kind]
     return [one.label for one in changing if one.answer(best) == "open"]
 

@@ -141,7 +141,8 @@ def _scanned(place: ShardPlace, file: File, cache: Path | None) -> tuple[int, ..
     if known is not None:
         return known
     kept.parent.mkdir(parents=True, exist_ok=True)
-    with open(kept.with_suffix(".lock"), "wb") as lock:
+    number = os.open(kept.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(number, "rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         known = _kept(kept)
         if known is None:
