@@ -22,6 +22,7 @@ from paceline.measure.record.record import Record
 from paceline.measure.record.store import open_store
 from paceline.race.results.fields import Field, fields_of
 from paceline.race.results.verdict import verdict
+from paceline.run.reference import DDP
 
 HERE = Path(__file__).parent.parent
 README, RECORDS = HERE / "README.md", HERE / "docs" / "records" / "front-page"
@@ -35,7 +36,7 @@ def block(records: Sequence[Record]) -> list[str]:
     field = _largest(fields_of(records))
     workers = field.worlds[-1]
     run, standings = field.at(workers)[0].first.run, sorted(field.at(workers), key=lambda one: -one.rate.centre)
-    ddp = field.reference("ddp", standings[0])
+    ddp = field.reference(DDP, standings[0])
     starts = max(len(standing.records) for standing in standings)
     lines = [f"{run.model}, batch {run.per_worker} per worker, {workers} workers, {starts} fresh starts of each"]
     for standing in standings:

@@ -34,6 +34,7 @@ from paceline.elastic.launch import FOLDER
 from paceline.engine.device import Device, find
 from paceline.errors import CallMismatch, WrongCommand
 from paceline.run.compose.compose import compose
+from paceline.run.reference import REFERENCES
 from paceline.run.run import CHOSEN, Run
 from paceline.strategy.memberships import MENU as MEMBERSHIPS
 from paceline.train.pace import Pace
@@ -117,8 +118,8 @@ class Worker:
         that of the DataLoader, omits a short batch.
 
         `epoch` is the first epoch; it decides the order of samples. Without it, a call continues after the epochs of
-        the previous call. `training` is whether the batches are trained on, by default whether gradients are enabled.
-        An evaluation under torch.no_grad() therefore gets every sample once, and no sample of weight 0.
+        the previous call. `training` says whether the loop trains on these batches; by default it does if gradients are
+        enabled. An evaluation under torch.no_grad() therefore gets every sample once, and no sample of weight 0.
         """
         first = self._next_epoch(data) if epoch is None else epoch
         self._epochs[id(data)] = (data, first + epochs)
@@ -168,7 +169,7 @@ class Worker:
         return sum(known) / len(known) if recent and len(known) == len(recent) else None
 
     def _next_epoch(self, data: Any) -> int:
-        """Return the epoch after the last one of `data`, or the epoch that its DistributedSampler was set to since."""
+        """Return the epoch after the last one of `data`, or the epoch that its DistributedSampler was set to later."""
         after, sampler = self._epochs.get(id(data), (data, 0))[1], sampler_epoch(data)
         return after if sampler is None or sampler == after - 1 else sampler
 
@@ -213,7 +214,7 @@ class Worker:
         try:
             self.close("failed" if hasattr(sys, "last_value") else "")
         except CallMismatch as problem:
-            # The exit code stays that of the script: sys.exit(3) on one rank is why the others make more calls.
+            # Keep the exit code of the script: a rank that calls sys.exit(3) makes fewer calls than the others.
             print(f"paceline: {problem}", file=sys.stderr, flush=True)
         except BaseException:
             traceback.print_exc()
@@ -248,8 +249,9 @@ def join(*, comm: str | None = None, deadline: float | None = None, process_grou
         print(f"paceline: {where.started_by}", file=sys.stderr, flush=True)
     device = find(where.local_rank)
     chosen = launched.get("comm") or comm or "auto"
-    if launched.get("strategy") == "ddp" and chosen == "auto" and device.kind == "cpu":
-        chosen = "gloo"
+    reference = REFERENCES.get(launched.get("strategy", ""))
+    if reference is not None and chosen == "auto" and device.kind == "cpu":
+        chosen = reference.comm_on_cpu or chosen
     nodes = Run(workers=where.size, nodes=launched.get("nodes")).cluster.nodes if launched.get("nodes") else None
     seconds = launched.get("deadline") or deadline or Run().deadline
     reached = connect(where, chosen, seconds, device.kind == "cuda", launched.get("socket_buffer") or 0)
@@ -381,10 +383,9 @@ def _reference(run: Run, launched: Mapping[str, Any], model: Any, optimizer: Any
     """Return a reference instead of a Pace. Raises WrongCommand outside of a race."""
     if MEASURE not in os.environ or "strategy" not in launched:
         raise WrongCommand(f"strategy {run.strategy}", why="a reference cannot be wrapped", remedy="strategy allreduce")
-    from paceline.train.references.ddp import OwnLoopDdp
-    from paceline.train.references.limit import Limit
+    from paceline.train.references import OWN_LOOP
 
-    reference = {"ddp": OwnLoopDdp, "limit": Limit}[str(run.strategy)](model, optimizer, **settings)
+    reference = OWN_LOOP.load(str(run.reference))(model, optimizer, **settings)
     reference.take_over()
     return reference
 

@@ -126,7 +126,7 @@ def _write_trace(study: Study, path: Path) -> None:
     """Write the simulated steps of the fastest strategy at the largest number of workers, for Perfetto."""
     from paceline.report.trace import spans_of
 
-    best = next((p for p in study.at(study.workers[-1]) if p.strategy != "limit"), None)
+    best = next((p for p in study.at(study.workers[-1]) if not p.is_bound), None)
     if best is None or best.outlook is None:
         raise WrongCommand("--trace", why="no strategy has a forecast")
     spans = spans_of(0, best.outlook.events)

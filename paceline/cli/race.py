@@ -21,13 +21,14 @@ from paceline.measure.record.record import check_writable, write
 from paceline.run.fields import Panel
 from paceline.run.run import GRID, Run, about, flag_of, flags_of
 
-QUICK = {"minutes": 1.7, "reference_rounds": 1, "warmup": 2}  # of two minutes, with the start that is under way
+# Two minutes, including the start that runs when the time is up.
+QUICK = {"minutes": 1.7, "reference_rounds": 1, "warmup": 2}
 QUICK_WATCHED = 1  # steps whose events are kept
 USUAL = {"steps": 3, "warmup": 3, "repeats": 4}
 USUAL_MODELS = ["resnet50", "mobilenet_v2"]  # one that computes much, and one that exchanges much
 USUAL_CONTENDERS = ["allreduce", "wfbp"]
 USUAL_BATCH = 16
-LISTED = ("workers", "model", "batch_size")  # of which a race takes several
+LISTED = ("workers", "model", "batch_size")  # a race takes a list of each
 COMMON = tuple(name for name in Run.model_fields if name not in GRID and about(name).race == "common")
 
 

@@ -23,6 +23,7 @@ from paceline.race.lines import WIDEST, line_of, public, short, spoken_time, wra
 from paceline.race.race import Race
 from paceline.race.results.standing import Standing, mean_parts, rate_of
 from paceline.race.results.verdict import Verdict, verdict
+from paceline.run.reference import COMPARED
 
 
 class RaceView:
@@ -95,13 +96,13 @@ def _now(race: Race, heat: Heat) -> str:
 
 def _cells_of(race: Race, entry: Entry) -> tuple[str, ...]:
     standing = race.standing(entry.heat, entry.label)
-    ratios = (_shown(_of_reference(race, entry, name)) for name in ("ddp", "limit"))
+    ratios = (_shown(_of_reference(race, entry, which.name)) for which in COMPARED)
     return _rate(standing), *ratios, _waiting(standing), str(0 if standing is None else len(standing.records))
 
 
 def _waiting(standing: Standing | None) -> str:
     """Return the share of a step that a contender waits; unknown for ddp, which waits inside backward."""
-    parts = {} if standing is None or standing.reference == "ddp" else mean_parts(standing)
+    parts = {} if standing is None or standing.waits_in_backward else mean_parts(standing)
     return f"{100 * parts['exposed'] / parts['step']:.0f} %" if parts.get("step") else "-"
 
 
@@ -208,7 +209,7 @@ def table_of(race: Race, heat: Heat) -> Iterator[str]:
 
 def _row(race: Race, heat: Heat, entry: Entry) -> tuple[str, ...]:
     standing = race.standing(entry.heat, entry.label)
-    ratios = [_of_reference(race, entry, name) for name in ("ddp", "limit")]
+    ratios = [_of_reference(race, entry, which.name) for which in COMPARED]
     speedup = None if entry.label == BASELINE else race.speedup(entry)
     scaling = None if speedup is None else _divided(speedup, heat.workers)
     kind = "" if standing is None or standing.kind == "measured" else f" ({standing.kind})"

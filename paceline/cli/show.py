@@ -192,7 +192,7 @@ def _losses(record: Record) -> dict[int, float]:
 
 def received(record: Record) -> str:
     """Return the bytes that a worker receives per step, without servers; older records do not know them for ddp."""
-    if record.run.strategy == "ddp" and not record.bytes.get("buckets"):
+    if not record.counts_bytes:
         return "-"
     return size(fmean(record.bytes["received_per_step"][: record.workers]))
 

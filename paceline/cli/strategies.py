@@ -10,7 +10,7 @@ from dataclasses import asdict
 from paceline.cli import app
 from paceline.cli import options as o
 from paceline.measure.record.record import check_writable, write
-from paceline.run.run import REFERENCES
+from paceline.run.reference import REFERENCES
 from paceline.run.strategies import STRATEGIES, Strategy
 
 

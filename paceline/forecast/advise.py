@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from paceline.forecast.study import Point, Study, point_of, rate_of
 from paceline.forecast.wording import MEANING, bottleneck
 from paceline.measure.record.record import Record
-from paceline.run.run import REFERENCES
+from paceline.run.reference import REFERENCES
 
 BUCKETS = (1, 5, 10, 25, 50, 100)  # MB, bucket_cap_mb of DDP
 ENOUGH = 0.98  # of the best rate: not worth another tool
@@ -49,7 +49,7 @@ def advise(study: Study, records: Iterable[Record] = ()) -> Advice | None:
     if not sound:
         return None
     best = sound[0]
-    limit = next((p for p in study.at(workers) if p.strategy == "limit"), None)
+    limit = next((p for p in study.at(workers) if p.is_bound), None)
     bucket, ddp = _ddp(study, workers)
     faster = tuple(p for p in points if not p.same_result and p not in sound and rate_of(p) > 1.02 * rate_of(best))
     return Advice(workers, best, tuple(sound[1:4]), limit, bucket, ddp, faster, kept)

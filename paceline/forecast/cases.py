@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.forecast.calibrate import of_flops
+from paceline.run.reference import LIMIT
 from paceline.run.run import Run
 from paceline.workload.profile import StepProfile, Tensor
 
@@ -116,7 +117,7 @@ def real_cases(*, quick: bool) -> list[Case]:
     """
     shape = {**REAL_CALIBRATION, **SHORT} if quick else REAL_CALIBRATION
     cases = [_real("small_cnn", 1, "mg_wfbp", shape, held=False)]
-    cases += [_real("small_cnn", 2, strategy, shape, held=False) for strategy in ("limit", "bsp", "wfbp")]
+    cases += [_real("small_cnn", 2, strategy, shape, held=False) for strategy in (LIMIT.name, "bsp", "wfbp")]
     shape = {**REAL_SHAPE, **SHORT} if quick else REAL_SHAPE
     for model in REAL[:1] if quick else REAL:
         cases.append(_real(model, 1, "mg_wfbp", shape, held=False))

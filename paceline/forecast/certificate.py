@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.errors import WrongCommand
 from paceline.files.read import read_text
+from paceline.run.reference import is_bound
 
 if TYPE_CHECKING:
     from paceline.forecast.study import Study
@@ -136,7 +137,7 @@ class Certificate:
         if study.fabric.nodes > 1 and port < inf and lines and not min(lines) * 0.99 <= port <= max(lines) * 1.01:
             yield f"{port * 8e-9:.3g} Gbit/s; checked between {min(lines) * 8e-9:.3g} and {max(lines) * 8e-9:.3g}"
         seen = {row.strategy for row in self.measured}
-        fresh = [name for name in study.strategies if name not in seen | {"limit"}]
+        fresh = [name for name in study.strategies if name not in seen and not is_bound(name)]
         if fresh:
             yield f"strategies {', '.join(fresh[:4])}{' and others' if len(fresh) > 4 else ''}"
 

@@ -28,6 +28,7 @@ from paceline.forecast.fit import Values, fit
 from paceline.forecast.study import point_of
 from paceline.measure.measure import measure
 from paceline.measure.record.record import Record, make_folder, read, write
+from paceline.run.reference import is_bound
 from paceline.run.run import Run
 from paceline.workload.profile import StepProfile
 from paceline.workload.profile import write as write_profile
@@ -242,9 +243,9 @@ def _rate(run: Run, fabric: Fabric, profile: StepProfile) -> float:
 def _real_forecasts(calibrating: Sequence[Seen], held: Sequence[Seen]) -> tuple[list[float], dict[str, float]]:
     profiles = {one.case.run.model: _measured_profile(one.record) for one in calibrating if one.case.run.workers == 1}
     alone = {one.case.run.model: one.rate for one in calibrating if one.case.run.workers == 1}
-    limits = [one for one in calibrating if one.case.strategy == "limit"]
+    limits = [one for one in calibrating if is_bound(one.case.strategy)]
     slow = median(2 * alone[one.case.run.model] / one.rate for one in limits) if limits else 1.0
-    fitted = [one for one in calibrating if one.case.run.workers == 2 and one.case.strategy != "limit"]
+    fitted = [one for one in calibrating if one.case.run.workers == 2 and not is_bound(one.case.strategy)]
 
     def rates(rows: Sequence[Seen], values: Values) -> list[float]:
         return [_forecast_real(one, values, profiles.get(one.case.run.model), slow) for one in rows]

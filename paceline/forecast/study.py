@@ -14,7 +14,8 @@ from paceline.forecast.job import CodingSeconds, Job, Members, Outlook, best_of
 from paceline.forecast.machines import Machines
 from paceline.run.axes import Axes
 from paceline.run.compose.compose import compose
-from paceline.run.run import REFERENCES, Run
+from paceline.run.reference import REFERENCES, is_bound
+from paceline.run.run import Run
 from paceline.run.strategies import STRATEGIES
 from paceline.strategy import compressors, exchanges, memberships, rules, schedules
 
@@ -42,6 +43,11 @@ class Point:
     @property
     def same_result(self) -> bool:
         return self.axes is None or self.axes.same_result
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether this is a reference that only bounds the others."""
+        return is_bound(self.strategy)
 
 
 @dataclass(frozen=True)
@@ -152,14 +158,14 @@ def point_of(run: Run, strategy: str, fabric: Fabric, calibration: Calibration, 
     except PacelineError as problem:
         return Point(strategy, workers, problem=str(problem).splitlines()[0])
     members = Members(axes.rule, axes.exchange, axes.schedule, axes.compressor)
-    if strategy == "limit":
+    if is_bound(strategy):
         fabric = replace(fabric, nodes=1, ranks=1)
     candidates = axes.schedule.candidates()
     if candidates:
         members = replace(members, schedule=best_of(candidates, members, calibration.profile, fabric))
     job = Job(members, calibration.profile, fabric, coding(str(axes.compressor)), run.per_worker)
     outlook = job.outlook()
-    if strategy == "limit":
+    if is_bound(strategy):
         outlook = replace(outlook, workers=workers, pace=((workers, 1 / outlook.step),), received=0.0)
     return Point(strategy, workers, outlook, axes, notes=notes)
 
@@ -189,7 +195,7 @@ def chosen_strategies(text: str) -> list[str]:
     """Return the names of a list with commas; `all` is every strategy, after the references."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     if names == ["all"]:
-        return ["limit", "ddp", *STRATEGIES]
+        return [*REFERENCES, *STRATEGIES]
     for name in names:
         if name not in (*STRATEGIES, *REFERENCES):
             raise UnknownName("strategy", name, ["all", *STRATEGIES, *REFERENCES])

@@ -9,6 +9,7 @@ from paceline.forecast.certificate import Certificate
 from paceline.forecast.records import unit_of
 from paceline.forecast.study import Point, Study, rate_of
 from paceline.forecast.wording import MEANING, bottleneck, with_unit
+from paceline.run.reference import REFERENCES
 
 WIDTH = 80
 NAME = 31
@@ -77,7 +78,7 @@ def _by_workers(study: Study) -> Iterator[str]:
 
 def _findings(study: Study, price: float, samples: int) -> Iterator[str]:
     workers = study.workers[-1]
-    same = [p for p in study.at(workers) if p.same_result and p.strategy not in ("limit", "ddp")]
+    same = [p for p in study.at(workers) if p.same_result and p.strategy not in REFERENCES]
     if not same:
         return
     yield ""

@@ -44,13 +44,13 @@ def packing(events: Sequence[Event]) -> float | None:
 
 
 def communication(
-    parts: dict[str, float], ranks: Sequence[Sequence[Event]], exposed: Sequence[float], *, told_apart: bool
+    parts: dict[str, float], ranks: Sequence[Sequence[Event]], exposed: Sequence[float], *, separable: bool
 ) -> Communication:
     """Return seconds per step, and shares. `exposed` has one number per rank, of the steps that the events show.
 
-    `told_apart` is False for a reference that communicates inside backward; then no figure is claimed.
+    `separable` is False for a reference that communicates inside backward; then no figure is claimed.
     """
-    if not told_apart:
+    if not separable:
         return {"exposed": None, "overlapped": None, "in_flight": None, "share": None, "ratio": None}
     pairs = [(busy, wait) for events, wait in zip(ranks, exposed, strict=True) if (busy := in_flight(events))]
     overlapped = fmean(max(0.0, busy - wait) for busy, wait in pairs) if pairs else 0.0

@@ -160,7 +160,12 @@ def make_record(
     totals = _totals(ranks)
     parts = over_ranks([breakdown(rank.steps, rank.parts) for rank in ranks])
     events = [rank.events for rank in ranks]
-    talk = communication(parts, events, [rank.events_exposed for rank in ranks], told_apart=run.reference != "ddp")
+    talk = communication(
+        parts,
+        events,
+        [rank.events_exposed for rank in ranks],
+        separable=not (run.reference and run.reference.waits_in_backward),
+    )
     stored = input_part(ranks)
     return Record(
         kind=COMPUTE.make(run.compute).kind,

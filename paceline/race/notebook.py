@@ -33,6 +33,7 @@ from paceline.race.race import race as run_race
 from paceline.race.results.standing import Standing, name_of, rate_of, start_ratio
 from paceline.race.results.verdict import Verdict
 from paceline.race.suite import Suite
+from paceline.run.reference import DDP
 
 MOST_ROWS = 12  # that a short text shows
 WIDE, TALL = 360, 22  # pixels of an interval in a notebook
@@ -201,7 +202,7 @@ class RaceResult:
     def records(self) -> Records:
         return Records(tuple(self._race.records.values()))
 
-    def ratio(self, contender: str, rival: str = "ddp", heat: int = 0) -> Interval | None:
+    def ratio(self, contender: str, rival: str = DDP.name, heat: int = 0) -> Interval | None:
         """Return the rate of a contender over that of a rival, with its interval; None if one of them has no rate."""
         where = self._race.plan.heats[heat]
         mine, theirs = (self._race.standing(where, label) for label in (contender, rival))
@@ -217,7 +218,7 @@ class RaceResult:
         ratios: dict[str, float] = {}
         for heat in self._race.plan.heats:
             standings = self._race.field_of(heat).at(heat.workers)
-            for ddp in (one for one in standings if one.name == "ddp"):
+            for ddp in (one for one in standings if one.name == DDP.name):
                 for one in standings:
                     ratios |= {mine.id: math.exp(start_ratio(mine, theirs)) for mine, theirs in one.paired(ddp)}
         return ratios
@@ -233,8 +234,8 @@ class RaceResult:
         return redact("\n".join(lines))
 
     def _of_ddp(self, heat: Heat, standing: Standing) -> Interval | None:
-        ddp = next((one for one in self._race.field_of(heat).at(heat.workers) if one.name == "ddp"), None)
-        return None if ddp is None or standing.name == "ddp" else standing.against(ddp)
+        ddp = next((one for one in self._race.field_of(heat).at(heat.workers) if one.name == DDP.name), None)
+        return None if ddp is None or standing.name == DDP.name else standing.against(ddp)
 
     def _repr_html_(self) -> str:
         return "".join(map(self._heat_html, self._race.plan.heats))

@@ -33,6 +33,7 @@ from paceline.race.suite import Suite
 from paceline.race.turns import in_turns
 from paceline.run.compose.compose import OWN, check, servers_of
 from paceline.run.fields import Kind
+from paceline.run.reference import LIMIT, REFERENCES, is_bound
 from paceline.run.run import Run, fields
 
 
@@ -96,7 +97,7 @@ class RacePlan:
 
         Contenders with the same result are compared with each other, one that changes convergence with the best.
         """
-        entries = [entry for entry in self.entries_of(heat) if entry.run.reference != "limit"]
+        entries = [entry for entry in self.entries_of(heat) if not is_bound(entry.run.strategy)]
         same = sum(entry.same_result for entry in entries)
         return max(1, same * (same - 1) // 2 + len(entries) - same)
 
@@ -153,7 +154,7 @@ _OF_A_PROCESS = (*fields(Kind.LAUNCHER), "compile")  # what all contenders of a 
 
 def plan(suite: Suite, *, script: Sequence[str] = ()) -> RacePlan:
     """Plan every cell of a race. Raises with all reasons if a cell cannot run."""
-    contenders = contenders_of(["limit", "ddp", *suite.contenders])
+    contenders = contenders_of([*REFERENCES, *suite.contenders])
     _refuse_baseline(contenders)
     heats = [
         Heat(model, workers, batch)
@@ -196,7 +197,7 @@ def _entries(
         if (heat.model, heat.batch) not in seen:
             seen.add((heat.model, heat.batch))
             alone = Heat(heat.model, 1, heat.batch)
-            plain = base(suite, alone, threads).with_(strategy="limit", nodes=None, comm="auto")
+            plain = base(suite, alone, threads).with_(strategy=LIMIT.name, nodes=None, comm="auto")
             yield Entry(alone, BASELINE, plain, alone="one worker")
         common = base(suite, heat, threads)
         for contender in contenders:
@@ -236,7 +237,7 @@ def _entry(contender: Contender, heat: Heat, common: Run, *, script: bool) -> En
             f"{run.steps} steps after {run.warmup}, "
             f"not {requested.repeats} x {requested.steps or STEPS} after {requested.warmup}"
         )
-    if run.reference == "ddp" and run.comm == "shm" and "comm" not in dict(contender.choices):
+    if run.reference and run.reference.comm_on_cpu and run.comm == "shm" and "comm" not in dict(contender.choices):
         run = run.with_(comm="auto")
         notes.append(f"{contender.label} talks as torch does: it cannot use shm")
     return Entry(heat, contender.label, run, _same_result(run, common), tuple(notes))
@@ -296,7 +297,7 @@ def _cells(suite: Suite, entries: Sequence[Entry], script: tuple[str, ...]) -> I
 
 def _rounds_of(entry: Entry, suite: Suite) -> Collection[int]:
     """Return the rounds of an entry: all, or only the first ones if no verdict depends on it."""
-    extra = entry.label == BASELINE or (entry.label == "limit" and bool(entry.alone))
+    extra = entry.label == BASELINE or (entry.label == LIMIT.name and bool(entry.alone))
     if suite.rounds is None:
         return range(1, (suite.reference_rounds or FEW_ROUNDS) + 1) if extra else range(1, MOST_ROUNDS + 1)
     few = suite.reference_rounds or suite.rounds

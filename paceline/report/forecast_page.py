@@ -44,7 +44,7 @@ def write_page(study: Study, path: Path, trust: str, tell: Callable[[str], None]
 
 def page_strategies(study: Study) -> list[str]:
     """At most six that give the same result: the usual ones if they were asked for, then others."""
-    sound = [p.strategy for p in study.at(study.workers[-1]) if p.same_result and p.strategy != "limit"]
+    sound = [p.strategy for p in study.at(study.workers[-1]) if p.same_result and not p.is_bound]
     usual = [name for name in USUAL if name in sound]
     return [*usual, *(name for name in sound if name not in usual)][: len(SERIES)]
 

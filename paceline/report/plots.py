@@ -32,7 +32,7 @@ class Figure:
 def color_of(standing: Standing) -> str:
     """The color of a contender's bar: by what it is."""
     if standing.reference:
-        return "limit" if standing.reference == "limit" else "reference"
+        return "limit" if standing.reference.is_bound else "reference"
     return "same" if standing.group == SAME else "changes"
 
 
@@ -146,7 +146,7 @@ def _stack(standing: Standing) -> Row:
     """The parts of a step, one after the other."""
     parts, at, bars = mean_parts(standing), 0.0, []
     for part in PARTS:
-        if part != "exposed" or not tables.waits_inside(standing):
+        if part != "exposed" or not standing.waits_in_backward:
             stop = at + 1e3 * parts[part]
             share = 100 * parts[part] / parts["step"]
             bars.append(Bar(at, stop, part, f"{standing.label}, {part}: {stop - at:.2f} ms, {share:.1f} % of the step"))

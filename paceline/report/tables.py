@@ -11,6 +11,7 @@ from paceline.measure.stats.intervals import Interval
 from paceline.race.results.fields import Field
 from paceline.race.results.standing import PARTS, Standing, mean_parts, name_of, rate_of
 from paceline.report.trace import Span
+from paceline.run.reference import COMPARED
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ def throughput(field: Field, standings: Sequence[Standing]) -> Table:
 
 
 def _throughput(field: Field, standing: Standing, *, graded: bool) -> tuple[str, ...]:
-    ratios = [_ratio(standing, field.reference(name, standing)) for name in ("ddp", "limit")]
+    ratios = [_ratio(standing, field.reference(which, standing)) for which in COMPARED]
     accuracy = "-" if standing.accuracy is None else f"{standing.accuracy:.4f}"
     return (standing.label, *_interval(standing.rate, ",.1f"), *ratios, *([accuracy] if graded else []), standing.over)
 
@@ -67,15 +68,10 @@ def scaling(field: Field) -> Table:
     return Table(head, tuple(rows))
 
 
-def waits_inside(standing: Standing) -> bool:
-    """DDP exchanges inside backward, where waiting cannot be told apart."""
-    return standing.reference == "ddp"
-
-
 def breakdown(standings: Sequence[Standing]) -> Table:
     rows = []
     for standing in standings:
-        parts, inside = mean_parts(standing), waits_inside(standing)
+        parts, inside = mean_parts(standing), standing.waits_in_backward
         cells = ["-" if inside and name == "exposed" else f"{parts[name] * 1e3:.1f}" for name in (*PARTS, "step")]
         rows.append((standing.label, *cells, "-" if inside else f"{100 * parts['exposed'] / parts['step']:.1f} %"))
     return Table(("contender", *(f"{name} ms" for name in (*PARTS, "step")), "waiting"), tuple(rows))
@@ -84,7 +80,7 @@ def breakdown(standings: Sequence[Standing]) -> Table:
 def received(record: Record) -> float | None:
     """Bytes that the mean worker gets per step; servers come after workers. Older records do not know it of DDP."""
     counted = (record.bytes.get("received_per_step") or [])[: record.workers]
-    if not counted or (record.run.strategy == "ddp" and not record.bytes.get("buckets")):
+    if not counted or not record.counts_bytes:
         return None
     return float(sum(counted)) / len(counted)
 

@@ -32,9 +32,9 @@ from paceline.run.fields import (
     Change,
     Kind,
 )
+from paceline.run.reference import REFERENCES, ReferenceTraits
 from paceline.types import Cluster, Host
 
-REFERENCES = ("ddp", "limit")  # raced against; not made of axes
 OLDER = {"compress": "compressor"}  # names that fields had in older records and scripts
 
 SIZE, STRATEGY, AXIS, PLACE = Kind.SIZE, Kind.STRATEGY, Kind.AXIS, Kind.PLACE
@@ -298,9 +298,9 @@ class Run(BaseModel):
         return Run.model_validate({**self.model_dump(), **renamed(changes)})
 
     @property
-    def reference(self) -> str | None:
+    def reference(self) -> ReferenceTraits | None:
         """The reference that this run measures instead of a strategy, or None."""
-        return self.strategy if self.strategy in REFERENCES else None
+        return REFERENCES.get(self.strategy or "")
 
     @property
     def cluster(self) -> Cluster:

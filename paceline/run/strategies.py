@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from paceline.errors import UnknownName
-from paceline.run.run import REFERENCES
+from paceline.run.reference import REFERENCES
 
 
 @dataclass(frozen=True)

@@ -91,8 +91,9 @@ def work(run: Run, state: dict[str, Any]) -> RankReport | None:
 
 
 def comm_choice(run: Run, device: Any) -> str:
-    """Return the comm to connect. Reference ddp needs one over torch.distributed."""
-    return "gloo" if run.reference == "ddp" and run.comm == "auto" and device.kind == "cpu" else run.comm
+    """Return the comm to connect. A reference may need a certain one on CPUs, unless the user names another."""
+    needed = None if run.reference is None or device.kind != "cpu" else run.reference.comm_on_cpu
+    return needed if needed and run.comm == "auto" else run.comm
 
 
 def _serve(attendant: Any) -> None:

@@ -28,15 +28,15 @@ def test_packing_is_what_copying_into_the_arena_took():
 
 
 def test_overlapped_is_what_was_in_flight_and_not_exposed():
-    found = communication(PARTS, [EVENTS, EVENTS], [2.0, 1.0], told_apart=True)
+    found = communication(PARTS, [EVENTS, EVENTS], [2.0, 1.0], separable=True)
     assert found["overlapped"] == pytest.approx(4.5)
     assert found["in_flight"] == pytest.approx(4.52)
     assert found["share"] == pytest.approx(0.2)
     assert found["ratio"] == "10:2"
 
 
-def test_nothing_is_claimed_where_communication_cannot_be_told_apart():
-    found = communication(PARTS, [EVENTS], [0.0], told_apart=False)
+def test_nothing_is_claimed_where_communication_cannot_be_separable():
+    found = communication(PARTS, [EVENTS], [0.0], separable=False)
     assert set(found.values()) == {None}
     assert task(PARTS, found, [EVENTS])["allreduce"] is None
 
@@ -51,7 +51,7 @@ def test_no_ratio_where_compute_was_not_timed():
 
 
 def test_a_task_has_the_published_columns():
-    talk = communication(PARTS, [EVENTS], [6.0], told_apart=True)
+    talk = communication(PARTS, [EVENTS], [6.0], separable=True)
     found = task(PARTS, talk, [EVENTS], batches=50)
     assert found == {
         "batches": 50,

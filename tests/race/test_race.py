@@ -22,6 +22,7 @@ from paceline.race.folder import open_folder
 from paceline.race.plan import plan
 from paceline.race.race import Nobody, race
 from paceline.race.results.verdict import verdict
+from paceline.run.reference import is_bound
 from tests.race.fake_race import SPEED, Isolated, drawn, raced, small
 
 PROGRAM = Path(__file__).with_name("fake_race.py")
@@ -293,7 +294,7 @@ def test_the_winner_is_not_slower_in_the_rounds_that_both_have(tmp_path):
 @pytest.mark.parametrize("text", ["limit,comm=gloo", "nothing: limit,threads=1"])
 def test_the_limit_never_wins_whatever_it_is_called(text, tmp_path):
     planned = plan(small(contenders=["allreduce", text]))
-    fast = drawn({entry.label: 200.0 for entry in planned.entries if entry.run.reference == "limit"} | SPEED)
+    fast = drawn({entry.label: 200.0 for entry in planned.entries if is_bound(entry.run.strategy)} | SPEED)
     result = race(planned, open_folder(planned, tmp_path)[0], measured=Isolated(fast))
     [heat] = result.plan.heats
     assert verdict(result.field_of(heat)).headline.startswith("allreduce wins")
@@ -512,7 +513,7 @@ def test_several_equal_contenders_seldom_have_a_winner(tmp_path):
     [heat] = planned.heats
     result = raced(tmp_path, suite, drawn(dict.fromkeys(["ddp", "allreduce", "wfbp", "bsp"], 100.0)))
     dice = np.random.default_rng(4)
-    records = [record for record in result.records.values() if record.run.reference != "limit"]
+    records = [record for record in result.records.values() if not is_bound(record.run.strategy)]
     winners = 0
     for _ in range(1000):
         for record in records:

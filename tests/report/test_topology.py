@@ -50,7 +50,7 @@ def test_a_changing_topology_shows_the_step_that_is_asked_for(capsys):
     assert "   1  0.5000  0.5000 of 5                         5\n" in out
 
 
-def test_an_exact_mean_and_a_limit_are_told_apart(capsys):
+def test_an_exact_mean_and_a_limit_are_separable(capsys):
     assert "all ranks hold the mean after 3 steps" in told(capsys, "one_peer(exp2)", "--size", "8")
     assert "reaches the mean only in the limit" in told(capsys, "one_peer(exp2)", "--size", "6")
 

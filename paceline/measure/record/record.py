@@ -125,6 +125,12 @@ class Record(BaseModel):  # type: ignore[explicit-any]  # BaseModel has it, the 
         """The verdict in words; "too few steps" is not the same as "unsteady"."""
         return self.verdict if self.series.get("judged", True) else "not judged"
 
+    @property
+    def counts_bytes(self) -> bool:
+        """Whether its bytes were counted. Older records of DDP, without buckets, do not know them."""
+        reference = self.run.reference
+        return reference is None or not reference.counts_buckets or bool(self.bytes.get("buckets"))
+
     def without_secrets(self) -> Record:
         """Return the record without tokens in addresses, passwords in commands and keys in lines of a log."""
         values = self.model_dump(mode="json", by_alias=True)

@@ -24,6 +24,7 @@ from paceline.race.results.standing import (
     setting,
     spoken_setting,
 )
+from paceline.run.reference import LIMIT, REFERENCES, ReferenceTraits
 from paceline.run.run import Run
 
 
@@ -53,9 +54,9 @@ class Field:
     def find(self, name: str, workers: int) -> Standing | None:
         return next((s for s in self.at(workers) if s.name == name), None)
 
-    def reference(self, name: str, beside: Standing) -> Standing | None:
+    def reference(self, which: ReferenceTraits, beside: Standing) -> Standing | None:
         """Return limit or ddp with as many workers as `beside`; of several the most similar, then the plain one."""
-        standings = [s for s in self.at(beside.workers) if s.reference == name]
+        standings = [s for s in self.at(beside.workers) if s.reference == which]
         mine = beside.first.run
         return min(
             standings,
@@ -63,7 +64,7 @@ class Field:
                 s.kind != beside.kind,
                 s.first.run.nodes != mine.nodes,
                 s.first.run.comm != mine.comm,
-                s.name != name,
+                s.name != which.name,
             ),
             default=None,
         )
@@ -71,7 +72,7 @@ class Field:
     @property
     def baseline(self) -> Standing | None:
         """Return the one-worker run: the plain loop, which every race has as its limit, or else all-reduce."""
-        alone = sorted(self.at(1), key=lambda s: (s.kind != "measured", s.reference != "limit", s.name != "allreduce"))
+        alone = sorted(self.at(1), key=lambda s: (s.kind != "measured", s.reference != LIMIT, s.name != "allreduce"))
         return alone[0] if alone else None
 
     def speedup(self, standing: Standing) -> Interval | None:
@@ -154,8 +155,8 @@ def _by_label(records: Sequence[Record]) -> list[list[Record]]:
     for record in records:
         labels.setdefault(heat_of(record), set()).add(name_of(record))
         parts.setdefault(name_of(record), []).append(record)
-    told_apart = any(len(names) > 1 for names in labels.values())
-    return list(parts.values()) if told_apart else [list(records)]
+    one_race_has_both = any(len(names) > 1 for names in labels.values())
+    return list(parts.values()) if one_race_has_both else [list(records)]
 
 
 def _called(records: Sequence[Record]) -> str:
@@ -180,8 +181,8 @@ def _group(records: Sequence[Record]) -> str:
 
 def _place(standing: Standing) -> tuple[int, float]:
     """Return a sort key: references first, then by falling rate."""
-    order = {"limit": 0, "ddp": 1}.get(standing.reference or "", 2)
-    return order, -standing.rate.centre
+    references = [*REFERENCES.values(), None]
+    return references.index(standing.reference), -standing.rate.centre
 
 
 def failed(records: Sequence[Record]) -> list[Record]:

@@ -8,6 +8,7 @@ from paceline.race.results.fields import Field
 from paceline.race.results.heats import ALONE
 from paceline.race.results.standing import CHANGES, Standing
 from paceline.race.results.wording import listed, times
+from paceline.run.reference import DDP, LIMIT
 
 NOT_MEASURED = {"replayed": "compute was a timed wait", "forecast": "nothing was run"}
 
@@ -21,7 +22,7 @@ def findings(field: Field, workers: int, order: Sequence[Standing]) -> Iterator[
         yield from _scaling(field, best)
         yield from _waiting(best)
     for standing in field.at(workers, CHANGES):
-        yield _change(standing, field.reference("ddp", standing) or next(iter(order), None))
+        yield _change(standing, field.reference(DDP, standing) or next(iter(order), None))
     yield from _kinds(field)
 
 
@@ -34,7 +35,7 @@ def _over_next(best: Standing, rivals: Sequence[Standing]) -> Iterator[str]:
 
 def _over_ddp(field: Field, best: Standing, rivals: Sequence[Standing]) -> Iterator[str]:
     """Compare the best with ddp, unless the headline or the sentence before does."""
-    ddp = field.reference("ddp", best)
+    ddp = field.reference(DDP, best)
     if ddp is None or ddp is best:
         return
     level = [rival for rival in rivals if not best.beats(rival)]
@@ -44,7 +45,7 @@ def _over_ddp(field: Field, best: Standing, rivals: Sequence[Standing]) -> Itera
 
 
 def _under_limit(field: Field, best: Standing) -> Iterator[str]:
-    limit = field.reference("limit", best)
+    limit = field.reference(LIMIT, best)
     if limit is None:
         return
     ratio = best.against(limit)

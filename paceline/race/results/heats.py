@@ -47,4 +47,4 @@ def bases(records: Iterable[Record]) -> dict[Heat, Record]:
 def _changes(record: Record) -> tuple[bool, int]:
     run = record.run
     changed = run.model_dump(exclude=set(CHOSEN), exclude_defaults=True)
-    return run.reference is None or label_of(record) not in (run.reference, ALONE), len(changed)
+    return run.reference is None or label_of(record) not in (run.reference.name, ALONE), len(changed)

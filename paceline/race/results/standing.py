@@ -24,6 +24,7 @@ from paceline.race.results.heats import label_of
 from paceline.race.results.learning import accuracy_of, updates_of
 from paceline.run.compose.compose import axes_of
 from paceline.run.fields import Kind
+from paceline.run.reference import ReferenceTraits
 from paceline.run.run import AXES, Run, fields
 
 # What does not change the question that a run answers.
@@ -127,9 +128,14 @@ class Standing:
         return self.name if self.kind == "measured" else f"{self.name} ({self.kind})"
 
     @property
-    def reference(self) -> str | None:
-        """limit or ddp, whatever axes follow it in the name; else None."""
+    def reference(self) -> ReferenceTraits | None:
+        """The traits of limit or ddp, even if settings follow its name; None for a strategy."""
         return self.first.run.reference
+
+    @property
+    def waits_in_backward(self) -> bool:
+        """Whether it waits inside backward, as DDP does, so that its breakdown has no time for waiting."""
+        return self.reference is not None and self.reference.waits_in_backward
 
     @property
     def topology(self) -> Any:

@@ -181,7 +181,7 @@ def _counted(runners: Sequence[Standing]) -> list[Standing]:
 
 def _runners(field: Field, workers: int) -> list[Standing]:
     """Return contenders of the most trusted kind: replayed or forecast rates do not compete with measured ones."""
-    same = [s for s in field.at(workers, SAME) if s.reference != "limit"]
+    same = [s for s in field.at(workers, SAME) if not (s.reference and s.reference.is_bound)]
     kind = min((s.kind for s in same), key=KINDS.index, default="")
     return [s for s in same if s.kind == kind]
 

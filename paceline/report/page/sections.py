@@ -26,6 +26,7 @@ from paceline.report.page.html import figure, slug, table, tag, text
 from paceline.report.plots import Figure
 from paceline.report.timeline import timeline
 from paceline.report.trace import Events, Span, one_step
+from paceline.run.reference import COMPARED
 
 RanksOfRecord = Mapping[str, Sequence[Events]]
 _MOST = 12  # unsteady runs that are named
@@ -128,11 +129,11 @@ def _tiles(field: Field | None, records: Sequence[Record]) -> str:
         low, high = best.rate.low, best.rate.high
         error = "" if low is None or high is None else f"{max(0.0, low):,.0f} to {high:,.0f}"
         tiles.append((f"{best.rate.centre:,.0f}", f"{field.unit}/s, {best.label}", error))
-        for name in ("ddp", "limit"):
-            rival = field.reference(name, best)
+        for which in COMPARED:
+            rival = field.reference(which, best)
             if rival is not None and rival is not best:
                 ratio = best.against(rival)
-                tiles.append((f"{100 * ratio.centre:.0f} %", f"of {name}", share(ratio).partition(" % ")[2]))
+                tiles.append((f"{100 * ratio.centre:.0f} %", f"of {which}", share(ratio).partition(" % ")[2]))
     unsteady = sum(map(_is_unsteady, records))
     tiles.append((str(len(records)), f"run{'s' * (len(records) != 1)}", f"{unsteady} unsteady" if unsteady else ""))
     return tag("div", "".join(_tile(*tile) for tile in tiles), class_="tiles")
@@ -160,7 +161,7 @@ def body(drawn: Drawn, lead: str, has_verdict: bool) -> Iterator[str]:
         yield section("Scaling", _about_scaling(field), figure(drawn.scaling, "Workers against rate"))
     if drawn.breakdown:
         note = "Parts add up to the step. Exposed is time spent waiting for other ranks after backward."
-        if any(tables.waits_inside(standing) for standing in field.standings):
+        if any(standing.waits_in_backward for standing in field.standings):
             note += " DDP waits inside backward, where waiting cannot be told apart."
         yield section("Where a step goes", note, _figures(drawn.breakdown, field))
     if drawn.steps:

@@ -1,5 +1,9 @@
-"""References: competitors of the strategies that are not made of paceline's rules and exchanges."""
+"""References: competitors of the strategies that are not made of paceline's rules and exchanges.
+
+Their traits, which all rooms decide by, are in `run/reference.py`.
+"""
 
 from paceline.menu.menu import Menu
 
 MENU = Menu("reference", {"ddp": ".ddp:Ddp", "limit": ".limit:Limit"}, package=__name__)
+OWN_LOOP = Menu("reference", {"ddp": ".ddp:OwnLoopDdp", "limit": ".limit:Limit"}, package=__name__)  # in scripts

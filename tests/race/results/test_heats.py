@@ -12,6 +12,7 @@ from paceline.race.suite import read_suite
 from paceline.report import tables
 from paceline.report.page import write_report
 from paceline.report.page.sections import spoken
+from paceline.run.reference import DDP
 from tests.race.fake_race import drawn, raced, small
 from tests.report.samples import around, cell, race, record
 
@@ -142,7 +143,7 @@ def test_races_of_one_question_are_one_field_in_which_equal_contenders_pool():
     assert best.starts_against(rival) == 12
 
 
-def test_one_label_for_different_runs_is_told_apart():
+def test_one_label_for_different_runs_is_separable():
     one = cells(100, "tuned", **COMPILED)
     other = cells(120, "tuned", name=NAMES[1], run={"source": "fake(cpu)"})
     ddp = [entry for name in NAMES for entry in cells(90, "ddp", "ddp", name=name)]
@@ -188,7 +189,7 @@ def test_a_plain_run_of_another_setting_is_a_field_of_its_own():
 def test_the_plain_ddp_is_what_others_are_compared_with():
     records = [*cells(90, "ddp", "ddp"), *cells(95, "a ddp", "ddp", **COMPILED), *cells(100, "compiled", **COMPILED)]
     [field] = fields_of(records)
-    assert field.reference("ddp", field.find("compiled", 2)).name == "ddp"
+    assert field.reference(DDP, field.find("compiled", 2)).name == "ddp"
 
 
 def test_a_race_of_one_round_does_not_take_the_verdict_from_a_full_one():

@@ -77,7 +77,7 @@ def test_the_winner_is_named_with_its_margin():
     assert any("of the limit" in line for line in spoken(field))
 
 
-def test_what_cannot_be_told_apart_is_not_called_a_win():
+def test_what_cannot_be_separable_is_not_called_a_win():
     same = [record("allreduce", 2, start) for start in range(1, 6)]
     other = [record("horovod", 2, start, rate=same[start - 1].rate) for start in range(1, 6)]
     for k, entry in enumerate(other):
