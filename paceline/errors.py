@@ -9,8 +9,8 @@
     ├── WorkloadError      a model, loss or batch that cannot be trained
     │   └── NonFinite          a loss or gradient that is NaN or infinite, with rank and step
     ├── DamagedFile        a file whose bytes are not what its header promises, with the offset
-    ├── StoreFailed        an object store that refuses, fails or holds something else, with the key
-    ├── NoRoom             shared memory or disk is too small for what was asked
+    ├── StoreFailed        an object store refuses, fails or returns something else; names the key
+    ├── NoRoom             shared memory or disk is too small for the request
     ├── PeerLost           another rank died, left or stopped answering
     ├── CallMismatch       ranks disagree about the sequence of collectives
     └── WorkerFailed       the launcher saw a worker end badly
@@ -46,7 +46,7 @@ class PacelineError(Exception):
     """An error whose message joins what, why and what to try. Very long parts are shortened."""
 
     exit_code = 1
-    longest: ClassVar[int] = 10_000  # characters of each part: the last lines of a worker may be among them
+    longest: ClassVar[int] = 10_000  # most characters of each part, which may hold the last lines of a worker
 
     def __init__(self, what: str, *, why: str = "", remedy: str = "") -> None:
         what, why, remedy = (_readable(part, self.longest) for part in (what, why, remedy))

@@ -25,7 +25,10 @@ from paceline.workload.order import Permuted
 
 
 class EndRequest:
-    """Handles SIGTERM as a request to leave the job, unless the script has its own handler. A second one kills."""
+    """Handles SIGTERM as a request to leave the job, unless the script has its own handler.
+
+    A second SIGTERM kills it.
+    """
 
     def __init__(self) -> None:
         self._open, self._act = False, lambda: None
@@ -47,7 +50,7 @@ class EndRequest:
 
 
 class ElasticWorker(Worker):
-    """This process as a member of an elastic job. Until it enters a group, rank and size are those of the start."""
+    """This process as a member of an elastic job. Before it enters a group, rank and size are those of the launch."""
 
     elastic = True
 

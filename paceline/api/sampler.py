@@ -1,9 +1,9 @@
-"""sampler: the batches of a user's own DataLoader, each sample once per epoch over all ranks, weighed by its samples.
+"""A batch sampler for a user's own DataLoader. The ranks together use each sample once per epoch.
 
     loader = DataLoader(dataset, batch_sampler=paceline.sampler(dataset, batch_size=16), num_workers=4)
 
-A loader takes ids ahead of training. So the batch that is trained on is known from the updates of the wrapped model:
-every update uses the next `accumulate` batches.
+A DataLoader fetches batches ahead of training. Therefore the current batch is computed from the number of updates of
+the wrapped model: every update uses the next `accumulate` batches.
 """
 
 from __future__ import annotations
@@ -39,27 +39,27 @@ class Sampler:
         return iter(PartOfOrder(self.order, self._view, start.epoch, start.step))
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next `iter` that of an epoch, from its beginning."""
+        """Let the next `iter` start at the beginning of this epoch."""
         self._next = Cursor(epoch, 0, self.order.seed)
 
     def share(self, pace: Any) -> float | None:
-        """Return this rank's part of the samples of the update that comes next; None means equal parts."""
+        """Return this rank's fraction of the samples in the next update; None means equal fractions."""
         part = PartOfOrder(self.order, self._view, self._began.epoch)
         first = self._began.step + self._trained(pace)
         shares = [part.shares(step) for step in range(first, min(first + pace.accumulate, self.order.steps))]
         return sum(own / total for own, total in shares) / len(shares) if shares else None
 
     def _trained(self, pace: Any) -> int:
-        """Return the batches that were trained on since the epoch began."""
+        """Return the number of batches that the loop has trained on since the epoch began."""
         return int((pace.steps - self._before.get(id(pace), 0)) * pace.accumulate)
 
     def state_dict(self) -> dict[str, int]:
-        """Return where the next batch to be trained on stands, whatever a loader has fetched already."""
+        """Return the position of the next batch to train on. Batches that a loader has only fetched do not count."""
         cursor = self._next or after(self.order, self._began, max(map(self._trained, self._worker.paces), default=0))
         return {"epoch": cursor.epoch, "step": cursor.step, "seed": self.order.seed}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Begin the next `iter` at a saved place, in the middle of an epoch too."""
+        """Let the next `iter` start at a saved position, which may be in the middle of an epoch."""
         if state["seed"] != self.order.seed:
             raise WrongCommand(
                 f"load_state_dict of seed {state['seed']}",

@@ -98,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     except (typer.Abort, KeyboardInterrupt):
         _leave(Stopped(signal.SIGINT))
     except Exception as problem:
-        if ended.number is not None:  # whatever the signal became on its way
+        if ended.number is not None:  # libraries may have turned the signal into another exception
             _leave(Stopped(ended.number))
         _fail(problem, words)
     sys.exit(code if isinstance(code, int) else 0)

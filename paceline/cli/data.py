@@ -19,7 +19,8 @@ from paceline.cli.show import size
 from paceline.errors import WrongCommand
 from paceline.run.run import Run
 
-FORMS = {"pack": "SOURCE DIR", "verify": "DIR", "serve": "DIR", "produce": "SOURCE ADDRESS"}  # words after each
+# The forms of the verb, and the words that follow each.
+FORMS = {"pack": "SOURCE DIR", "verify": "DIR", "serve": "DIR", "produce": "SOURCE ADDRESS"}
 
 
 @app.command()

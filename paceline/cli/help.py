@@ -79,7 +79,7 @@ EXAMPLES = {  # verbs in the order of use
     "reproduce": ("reproduce bluefog", "reproduce elasticdl --measure --quick"),
 }
 ORDER = list(EXAMPLES)
-FORMS = {  # help of a verb with its first word
+FORMS = {  # help of the forms of a verb, by the first word
     "data pack": (
         "Usage: paceline data pack SOURCE DIR [OPTIONS]",
         "",

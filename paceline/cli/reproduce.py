@@ -164,7 +164,7 @@ def _here(cell: SheetCell, reasons: Sequence[str]) -> str:
     rate = f"{cell.rate.centre:.{1 if cell.rate.centre < 10_000 else 0}f}"
     centre = "-" if cell.ratio is None else f"{cell.ratio.centre:.2f}"
     ratio = "-" if cell.ratio is None else plain(cell.ratio)
-    # What was computed is no fresh start, and its spread is not that of starts.
+    # A computed figure is no fresh start, and its spread is not a spread over starts.
     shown = f"{ratio:>17} {cell.behind:>6}" if cell.state == "measured" else f"{centre} {cell.state}"
     more = f" +{len(cell.records) - 1}" if len(cell.records) > 1 else ""
     return f"{rate:>6} {shown:>24} {cell.record.id[-6:]}{more}"

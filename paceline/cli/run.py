@@ -88,7 +88,7 @@ def run(
 
 
 def check_target(run: Run, record: Record) -> None:
-    """Raise if the accuracy that was asked for was not reached, so that the exit code says so."""
+    """Raise if the run did not reach the accuracy of --target, so that the exit code is 1."""
     if run.target is None:
         return
     values = [grade["value"] for grade in record.accuracy]
@@ -126,7 +126,7 @@ def _beside(record: Record, kept: Path, trace: Path | None, tensorboard: Path | 
 
 
 class Shown(TotalLine):
-    """A Total that also prints the result of a run as soon as there is one, before any file is written."""
+    """A TotalLine that also prints the result of a run as soon as it is known, before any file is written."""
 
     def __init__(self, log_format: str) -> None:
         super().__init__()

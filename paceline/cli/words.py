@@ -1,15 +1,15 @@
 """The words of the published individual mode: dnn=resnet50 bs=64 nworkers=4 threshold=8388608.
 
 dnn bs nworkers senlen     model, batch size, workers, sequence length
-compressor                 none, topk, eftopk, gtopk (of 0.001 of the elements, as published), signum, efsignum, or any
-threshold                  elements (not megabytes) that are fused into one message; 0 is every tensor by itself
+compressor                 none, topk, eftopk, gtopk (0.001 of the elements, as published), signum, efsignum, or any
+threshold                  elements (not megabytes) that are fused into one message; 0 sends every tensor by itself
 mgwfbp=1 bytescheduler=1   the schedule of that name, one of them; it decides what is fused, whatever threshold says
-mgwfbp=0                   every tensor by itself, where nothing else says what is fused
+mgwfbp=0                   sends every tensor by itself, unless another word or flag decides what is fused
 nservers                   dedicated parameter servers
 rdma debug                 noted as not applicable
 
-A word is refused beside another word, or a flag, that says something else. Where it means something else here than in
-the published scripts, a note says so.
+A word that contradicts another word or a flag is refused. If a word has another meaning here than in the published
+scripts, a note says so.
 """
 
 from __future__ import annotations

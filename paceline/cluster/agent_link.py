@@ -167,7 +167,7 @@ class AgentLink:
 
     def _take(self, line: bytes, folder: Path, put: Put) -> None:
         if not line.startswith(MARK.encode()):
-            self._greeting.add(line + b"\n")  # of a login shell
+            self._greeting.add(line + b"\n")  # the greeting of a login shell
             return
         try:
             self._obey(json.loads(line[1:]), folder, put)

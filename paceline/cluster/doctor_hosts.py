@@ -17,8 +17,8 @@ from paceline.cluster.output import Output
 from paceline.cluster.seats import seats_on
 from paceline.types import Host
 
-APART = 2.0  # seconds between clocks that confuse logs and checkpoints
-FEW_FILES = 4096  # open files; every pair of ranks takes some
+APART = 2.0  # seconds; clocks that differ by more confuse logs and checkpoints
+FEW_FILES = 4096  # open files; every pair of ranks uses some
 SMALL = 1 << 30  # bytes of /dev/shm
 
 

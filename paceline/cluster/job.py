@@ -48,7 +48,7 @@ class LocalJob:
         self._output, self._guard, self._requests = output, Guard(), StopRequests()
         self._lock = threading.Lock()
         self._holder = 0
-        self.restarts: Restarts | None = None  # of an elastic job; without it the first failure ends the job
+        self.restarts: Restarts | None = None  # set in an elastic job; otherwise the first failure ends the job
         self.on_gone: Callable[[int], None] = lambda rank: None  # a rank has ended and is not started again
         self._commands: dict[int, tuple[list[str], dict[str, str], str]] = {}
         self._past: list[WorkerProcess] = []  # workers that died and were replaced

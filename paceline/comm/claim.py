@@ -38,7 +38,7 @@ class Process(NamedTuple):
 
 
 def claim_turn(store: TextStore, rank: int) -> int:
-    """Claim `rank` for this process. Return its turn: how often the rank was claimed and given up before.
+    """Claim `rank` for this process. Return its turn: how often the rank was claimed and released before.
 
     Raises WrongCommand for a process with an ancestor in the job, or if another running process holds the rank.
     """

@@ -126,7 +126,8 @@ class NodeComm:
             if local != self._place:
                 self._inside.count(local, (bounds[local + 1] - bounds[local]) * result.itemsize)
 
-    # around it --------------------------------------------------------------------------------------------
+    # splitting and counting
+    # --------------------------------------------------------------------------------------------
 
     def split(self, groups: Sequence[Sequence[int]]) -> Any:
         """Return the comm of this rank's group. It uses shared memory if no group spans two hosts. Collective."""

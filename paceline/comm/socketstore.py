@@ -36,7 +36,7 @@ from paceline.comm.frames import (
 from paceline.errors import PeerLost
 
 MOST_TEXTS = 1 << 20
-MOST_BYTES = 1 << 28  # of all names and texts
+MOST_BYTES = 1 << 28  # bytes of all names and texts
 MOST_STRANGERS = 64  # connections without a proof
 SLICE = 1.0  # seconds that one request waits at most, so that other threads get their turn
 
@@ -50,7 +50,7 @@ class _Client:
     since: float
     known: bool = False
     unpacker: Unpacker = field(default_factory=Unpacker)
-    waits: tuple[str, float] | None = None  # the name and until when
+    waits: tuple[str, float] | None = None  # the name that it waits for, and until when
     out: bytearray = field(default_factory=bytearray)
 
 

@@ -70,7 +70,8 @@ def mix_into(out: Tensor, own: Tensor, keep: float, heard: Sequence[tuple[Tensor
 
 
 def _blocks(out: Tensor, parts: Sequence[Tensor], add) -> None:  # type: ignore[no-untyped-def]
-    length = BLOCK if out.device.type == "cpu" else max(1, out.numel())  # a GPU has no cache to keep to
+    # Blocks that fit in a cache only help on CPUs.
+    length = BLOCK if out.device.type == "cpu" else max(1, out.numel())
     for start in range(0, out.numel(), length):
         add(out[start : start + length], [part[start : start + length] for part in parts])
 

@@ -1,4 +1,7 @@
-"""A member's connection to the coordinator. It comes back after a restart and says again what may have been lost."""
+"""A member's connection to the coordinator.
+
+After a restart of the coordinator it reconnects and repeats its last report.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +19,19 @@ PAUSE = 0.05  # seconds between two attempts to connect
 
 
 class Client:
-    """`folder` holds the address and the token of the coordinator."""
+    """A connection to the coordinator whose address and token are in `folder`."""
 
     def __init__(self, folder: Path, member: str) -> None:
         self._folder, self.member = folder, member
         self._token = (folder / "token").read_text()
         self._channel: socket.socket | None = None
         self._inbox = Inbox()
-        self._report: Message | None = None  # said again after a reconnection
+        self._report: Message | None = None  # repeated after a reconnection
         self._tried = 0.0
         self.group: Group | None = None  # the last answer
         self.lost: set[str] = set()  # members of the current group that the coordinator has lost
-        self.waits_for = ""  # why there is no group yet, in the words of the coordinator
-        self.change = False  # somebody waits who could be a member
+        self.waits_for = ""  # why there is no group yet, as the coordinator explained it
+        self.change = False  # a process that could become a member is waiting
 
     def _connected(self) -> bool:
         if self._channel is not None:
@@ -64,12 +67,12 @@ class Client:
         self._channel = None
 
     def say(self, message: Message) -> None:
-        """Send a message that may be lost with the coordinator."""
+        """Send a message once. It is lost if the coordinator ends before it reads it."""
         if self._connected():
             self._send(message)
 
     def report(self, message: Message) -> None:
-        """Send a report, again and again if the coordinator restarts, until a group is the answer."""
+        """Send a report. It is repeated whenever the coordinator restarts, until a group is the answer."""
         self._report = message
         if self._channel is None:
             self._connected()
@@ -77,7 +80,7 @@ class Client:
             self._send(message)
 
     def poll(self, seconds: float = 0.0) -> None:
-        """Take what the coordinator has said; wait at most so long for it."""
+        """Read messages of the coordinator. Wait at most `seconds` for the first one."""
         if not self._connected() or self._channel is None:
             time.sleep(min(seconds, PAUSE))
             return
@@ -106,7 +109,7 @@ class Client:
         elif message["kind"] == "waiting":
             self.waits_for = str(message["why"])
         elif message["kind"] == "end":
-            raise SystemExit(0)  # the others have finished; there is nothing left to do for a newcomer
+            raise SystemExit(0)  # the other members have finished all steps, so a newcomer has nothing to do
         elif self.group is not None and message.get("generation") == self.group.generation:
             if message["kind"] == "lost":
                 self.lost.add(str(message["member"]))
@@ -128,7 +131,7 @@ class Client:
         return self.group
 
     def close(self, *, finished: bool, parting: bool = False) -> None:
-        """Say goodbye: `finished` if all steps were made, `parting` if this member was asked to go."""
+        """Say goodbye: `finished` if all steps were made, `parting` if a signal requested that this member leaves."""
         self._report = None
         self.say({"kind": "bye", "finished": finished, "parting": parting})
         self._drop()

@@ -1,13 +1,13 @@
-"""The coordinator of an elastic job: one process, one thread, one journal; off the path of a step.
+"""The coordinator of an elastic job: a process with one thread and a journal. Steps do not pass through it.
 
-folder/address     where it listens; written anew after a restart
+folder/address     where it listens; written again after a restart
 folder/token       the job's token, readable by the user only
-folder/journal.db  what it must remember (journal.py)
-folder/finished    is there when all steps were made: nobody need come any more
-folder/absent-K    is there when rank K has ended and is not started again: the first group does not wait for it
+folder/journal.db  the facts that must survive a restart (journal.py)
+folder/finished    exists when all steps were made: new members are not needed any more
+folder/absent-K    exists if rank K has ended and is not restarted: the first group does not wait for it
 
 member -> coordinator    hello, report, steps, bye
-anybody with the token   status: the state of the job, for `paceline join` and `paceline watch` (status.py)
+any process with the token   status: the state of the job, for `paceline join` and `paceline watch` (status.py)
 coordinator -> member    group (a generation), change (come back after this step), lost (a member of the group died),
                          waiting (why there is no group yet), end (all steps were made)
 
@@ -45,15 +45,15 @@ from paceline.errors import PacelineError
 
 GRACE = 2.0  # seconds after a restart in which members connect again
 LATE = 5.0  # seconds for the first message of a connection
-SOON = 0.01  # seconds between two looks at a process that may be about to end
+SOON = 0.01  # seconds between two checks whether a process has ended
 LONG = 10.0  # seconds without a group after which the reason is printed
-QUIET = 1.0  # seconds between two looks at what has no event of its own
+QUIET = 1.0  # seconds between two checks of conditions that cause no event
 
 log = logging.getLogger("paceline.coordinator")
 
 
 class Coordinator:
-    """Drives a Registry with what members say, and journals before it answers."""
+    """Passes messages of members to a Registry, and writes the journal before it answers."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Coordinator:
         self._links: dict[str, Link] = {}
         self._strangers: set[Link] = set()
         self._peers = Peers()
-        self._asked = False  # members were asked to come back
+        self._asked = False  # members have been told to return after their step
         self._doubtful: dict[str, int] = {}  # members without a connection whose process may still run
         self._expected = registry.start
         self._lacking, self._since = "", clock()  # why there is no group, and since when
@@ -97,7 +97,7 @@ class Coordinator:
             self.turn(QUIET)
 
     def turn(self, seconds: float) -> None:
-        """Handle what happens within some seconds."""
+        """Handle the events of the next `seconds`."""
         for key, _ in self._selector.select(min(seconds, SOON) if self._doubtful else seconds):
             if key.data is None:
                 self._admit()
@@ -120,7 +120,10 @@ class Coordinator:
         self._explain(now)
 
     def _forget_unseen(self) -> None:
-        """Give up members that have not come back since a restart; those that may still run are looked at again."""
+        """Drop members that have not reconnected since a restart.
+
+        Members that may still run are checked again later.
+        """
         for member in tuple(self._registry.unseen):
             dead, pid = self.journal.is_dead(member), self.journal.pid_of(member)
             self._registry.lose(member, dead=dead)
@@ -129,7 +132,7 @@ class Coordinator:
                 self._doubtful[member] = pid
 
     def _count_absent(self) -> None:
-        """Begin without workers that ended before the first group and are not started again."""
+        """Do not wait for workers that ended before the first group and are not restarted."""
         absent = len(list(self._folder.glob(f"{ABSENT}-*")))
         start = max(self._registry.minimum, self._expected - absent)
         if start < self._registry.start:
@@ -138,7 +141,7 @@ class Coordinator:
         self.ended = self.ended or (absent >= self._expected and not self._links)
 
     def _explain(self, now: float) -> None:
-        """Tell those who wait why there is no group; print it when it lasts."""
+        """Send the reason why there is no group to all waiting members. Print it if that state lasts."""
         lacking = self._registry.lacking if self._registry.waiting else ""
         if lacking != self._lacking:
             self._lacking, self._since = lacking, now
@@ -146,7 +149,7 @@ class Coordinator:
                 if member in self._links:
                     self._links[member].send({"kind": "waiting", "why": lacking})
         elif lacking and now - self._since > LONG:
-            self._since = now + 5 * LONG  # not every second
+            self._since = now + 5 * LONG  # at most once per reason
             log.warning("%s", lacking)
 
     def close(self) -> None:
@@ -165,7 +168,7 @@ class Coordinator:
         except OSError:
             return
         channel.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        channel.settimeout(1.0)  # for sending: a frozen member must not hold up the others
+        channel.settimeout(1.0)  # time limit for sending: a frozen member must not delay the others
         link = Link(channel, self._clock())
         self._strangers.add(link)
         self._selector.register(channel, selectors.EVENT_READ, link)
@@ -203,7 +206,7 @@ class Coordinator:
         link.channel.close()
 
     def _part(self, link: Link) -> None:
-        """A connection has ended: its member is dead, or it will come back."""
+        """Handle the end of a connection: its member has died, or will reconnect."""
         self._forget(link)
         if not link.member or self._links.get(link.member) is not link:
             return
@@ -266,11 +269,11 @@ class Coordinator:
         if known is not None and 0 < report.generation < known.generation:
             self._note(what="fenced", member=link.member, generation=report.generation)
         self._registry.arrive(report)
-        if known is not None and report.generation == known.generation:  # the others may still wait for it
+        if known is not None and report.generation == known.generation:  # other members may still wait for it
             self._tell(known, {"kind": "lost", "member": link.member, "generation": known.generation})
 
     def _leave(self, link: Link, finished: bool, *, parting: bool) -> None:
-        """A member is done, or leaves on request; nobody waits for it."""
+        """Remove a member that has finished, or that leaves on request. Nobody waits for it."""
         group = self._registry.group
         if parting and group is not None:
             self._note(what="left", member=link.member, generation=group.generation)

@@ -1,4 +1,4 @@
-"""Where the coordinator listens, and one connection to it."""
+"""The listening socket of the coordinator, and a connection to it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from paceline.errors import PacelineError, WrongCommand
 
 
 def lock_folder(folder: Path, seconds: float = 5.0) -> int:
-    """Be the only coordinator of a folder as long as this process lives; return the descriptor that holds the lock."""
+    """Lock a folder, so that it has only one coordinator.
+
+    Return the descriptor that holds the lock until the process ends.
+    """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     number = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     limit = time.monotonic() + seconds
@@ -31,7 +34,7 @@ def lock_folder(folder: Path, seconds: float = 5.0) -> int:
 
 
 def open_door(interface: str, address: Path) -> socket.socket:
-    """Listen on the port of an earlier life, so that an address stays true, or on a free one."""
+    """Listen on the port of an earlier coordinator of the job, so that its address stays valid, or on a free port."""
     if address.exists():
         try:
             return socket.create_server((interface, parse_address(address.read_text())[1]), backlog=64)
@@ -41,7 +44,7 @@ def open_door(interface: str, address: Path) -> socket.socket:
 
 
 class Link:
-    """One connection: strangers have no member name until they have shown the token."""
+    """One connection. Its member name is empty until the peer has shown the token."""
 
     def __init__(self, channel: socket.socket, now: float) -> None:
         self.channel, self.inbox, self.since = channel, Inbox(), now
@@ -51,4 +54,4 @@ class Link:
         try:
             self.channel.sendall(encode(message))
         except OSError:
-            pass  # its end is seen by the loop
+            pass  # the loop notices the end of the connection

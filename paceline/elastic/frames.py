@@ -1,10 +1,10 @@
-"""Messages between members and the coordinator: JSON in frames of bounded length, after a token was shown.
+"""Messages between members and the coordinator: JSON in frames of limited length. The first frame shows the token.
 
     frame    length, 4 bytes, little-endian | JSON object of at most 64 KiB
     first    {"kind": "hello", "token": ..., "member": ..., "pid": ...}
 
-A connection whose first frame does not show the token is closed and counted. Nothing is allocated for a length that
-a frame announces: bytes are taken as they come, and a frame that is too long ends the connection.
+A connection whose first frame does not show the token is closed and counted. The announced length of a frame allocates
+nothing: bytes are appended as they arrive, and a frame that is too long ends the connection.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from paceline.errors import PacelineError, WrongCommand
 
-FINISHED = "finished"  # the file that says that all steps were made
+FINISHED = "finished"  # this file exists when all steps were made
 ABSENT = "absent"  # absent-K: rank K has ended and is not started again
 LONGEST = 1 << 16  # bytes of one message
 _HEAD = 4
@@ -26,7 +26,7 @@ Message = dict[str, Any]
 
 
 class BrokenFrame(PacelineError):
-    """Bytes that are no message."""
+    """The received bytes are no message."""
 
 
 def encode(message: Message) -> bytes:
@@ -43,7 +43,7 @@ class Inbox:
         self._bytes = bytearray()
 
     def feed(self, block: bytes) -> list[Message]:
-        """Take bytes; return the messages that are complete now."""
+        """Add received bytes and return the messages that are now complete."""
         self._bytes += block
         messages: list[Message] = []
         while len(self._bytes) >= _HEAD:
@@ -68,7 +68,7 @@ def _decode(body: bytes) -> Message:
 
 
 def make_token(folder: Path) -> str:
-    """Create the job's token in a file that only the user can read, or read the one that is there."""
+    """Create the job's token in a file that only the user can read. If the file exists, return its token."""
     path = folder / "token"
     if not path.exists():
         path.touch(mode=0o600)
@@ -77,7 +77,7 @@ def make_token(folder: Path) -> str:
 
 
 def same(shown: object, token: str) -> bool:
-    """Compare a shown token in constant time."""
+    """Return whether a token is right. Comparing takes the same time for every wrong token."""
     return isinstance(shown, str) and secrets.compare_digest(shown.encode(), token.encode())
 
 
@@ -89,7 +89,7 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def connect_to(address: str, seconds: float) -> socket.socket:
-    """Connect without delay for small messages."""
+    """Connect to the coordinator, with TCP_NODELAY because messages are small."""
     link = socket.create_connection(parse_address(address), timeout=seconds)
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return link

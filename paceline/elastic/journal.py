@@ -1,6 +1,6 @@
-"""What the coordinator must remember after kill -9, in an SQLite file.
+"""The journal of the coordinator: an SQLite file with everything that must survive kill -9.
 
-A generation and a rollback are on disk before anybody hears of them (synchronous=FULL in WAL mode). The watermark of
+A generation or rollback is on disk before any member is notified (synchronous=FULL in WAL mode). The watermark of
 committed steps and incidents are written without waiting for the disk, because members report the watermark again.
 """
 
@@ -40,9 +40,10 @@ class Journal:
             ) from None
 
     def begin(self, group: Group, processes: Mapping[str, int] | None = None) -> None:
-        """Write a generation, and a rollback if it starts before steps that were committed; both are synced.
+        """Write a generation, and a rollback if it starts before steps that were committed. Both are synced.
 
-        `processes` has the pids of members on this host, so that a later life can tell whether they are dead.
+        `processes` has the pids of members on this host, so that a restarted coordinator can check whether they are
+        dead.
         """
         steps = self.watermark()
         self._file.execute("pragma synchronous=full")
@@ -58,12 +59,12 @@ class Journal:
         self._file.execute("commit")
 
     def is_dead(self, member: str) -> bool:
-        """Return whether the process of a member is known to have ended, also by a restart of the machine."""
+        """Return whether the process of a member is known to have ended. A restart of the machine counts, too."""
         row = self._file.execute("select pid, born from process where member = ?", (member,)).fetchone()
         return row is not None and birth_of(int(row[0])) != row[1]
 
     def pid_of(self, member: str) -> int:
-        """Return the process of a member on this host, or 0 if nothing is known of it."""
+        """Return the pid of a member on this host, or 0 if it is not known."""
         row = self._file.execute("select pid from process where member = ?", (member,)).fetchone()
         return int(row[0]) if row else 0
 
@@ -82,7 +83,7 @@ class Journal:
         return int(row.lastrowid or 0)
 
     def amend(self, number: int, incident: dict[str, Any]) -> None:
-        """Write an incident again, when more is known of it."""
+        """Replace an incident, because more is known about it now."""
         self._file.execute("update incident set text = ? where rowid = ?", (json.dumps(incident), number))
 
     def last(self) -> Group | None:
@@ -94,7 +95,7 @@ class Journal:
         return [_group(row) for row in self._file.execute("select * from generation order by number")]
 
     def watermark(self) -> int:
-        """Return the committed steps, as far as they were written."""
+        """Return the number of committed steps that was written last."""
         row = self._file.execute("select steps from watermark").fetchone()
         return int(row[0]) if row else 0
 
@@ -116,8 +117,8 @@ class Journal:
 
 
 def birth_of(pid: int) -> str:
-    """Return when a process of this host began, in a form that no other process ever has; "" if it has ended."""
-    from paceline.comm.claim import start_time  # loads torch, which commands that only ask do not need
+    """Return a text that identifies a process of this host for ever, made from its start time; "" if it has ended."""
+    from paceline.comm.claim import start_time  # loads torch, which commands such as watch do not need
 
     started = start_time(pid)
     return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {started}" if started else ""

@@ -1,4 +1,4 @@
-"""How the launcher of an elastic job tells its processes where the coordinator is."""
+"""Variables and files by which the launcher of an elastic job announces the coordinator to its processes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from paceline.elastic.frames import ABSENT, FINISHED, make_token
 from paceline.errors import WrongCommand
 
 CHOICES = "choices.json"  # in that folder: the options of the command line, for workers that join later
-MARK = "paceline-job"  # in that folder: paceline has made it, and may write there
+MARK = "paceline-job"  # in that folder: shows that paceline created the folder and may write to it
 FOLDER = "PACELINE_ELASTIC"  # the folder with address and token of the coordinator
 
 

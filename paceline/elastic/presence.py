@@ -1,8 +1,8 @@
-"""A member of an elastic job on one host: it enters generations, votes on steps, and leaves when somebody is lost.
+"""A member of an elastic job on one host: it enters generations, votes on steps, and leaves when a member is lost.
 
 begin    wait for a generation, and make its comm
-vote     after the exchange of a step: one small all-gather, then a look at the fence
-leave    raise the fence, look once more whether all had voted, report, and learn whether the step counts
+vote     after the exchange of a step: make one small all-gather, then check the fence
+leave    raise the fence, check again whether all have voted, report, and learn whether the step counts
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from paceline.elastic.protocol import COMMIT, LEAVE, SKIP, Group, shares_of, ver
 from paceline.errors import PacelineError, PeerLost
 from paceline.types import View
 
-OK, CHANGE, PARTING = 1, 2, 4  # bits of a vote: the result is sound; somebody waits outside; this member goes
+OK, CHANGE, PARTING = 1, 2, 4  # bits of a vote: the result is finite; a newcomer waits; this member leaves
 LEAST_SILENCE = 2.0  # seconds without progress after which a member may be evicted
-FIRST_SILENCE = 60.0  # the same until enough steps were seen
-SEEN = 5  # commits before the time of a step is known
+FIRST_SILENCE = 60.0  # the same limit before enough steps were timed
+SEEN = 5  # commits after which the time of a step is known
 ENTERING = 30.0  # seconds in which all members of a generation must meet
 PATIENCE = 600.0  # seconds that a member waits for a coordinator
 
 
 class FolderMeeting:
-    """A store in the job's folder whose waits end when the coordinator has lost a member."""
+    """A store in the job's folder. A wait in it ends when the coordinator has lost a member."""
 
     def __init__(self, folder: Path, look: Callable[[], None]) -> None:
         self._store, self._look = FolderStore(folder), look
@@ -56,7 +56,7 @@ class FolderMeeting:
 
 
 class ElasticPresence:
-    """`shards` is the number of virtual shards that every global batch is cut into."""
+    """The membership of this process in an elastic job. Every global batch is cut into `shards` virtual shards."""
 
     def __init__(self, folder: Path, member: str, *, shards: int = 8, segments: Path | None = None) -> None:
         self._folder, self.member, self._shards, self._segments = folder, member, shards, segments
@@ -91,7 +91,7 @@ class ElasticPresence:
     # entering -----------------------------------------------------------------------------------
 
     def begin(self) -> View:
-        """Be in a generation; wait for one if this member has left the last. Ends a process that has left the job."""
+        """Return the current generation. After leaving one, wait for the next. Exit if this member has left the job."""
         if self.gone:
             raise SystemExit(0)
         while not self._inside:
@@ -134,7 +134,10 @@ class ElasticPresence:
             raise PeerLost(f"{', '.join(sorted(self.client.lost))} left the group")
 
     def _watch(self, counters: FutexCounters, late: Sequence[int]) -> None:
-        """While this member waits: look at the fence, at what the coordinator says, and at who makes no progress."""
+        """Check the fence, messages of the coordinator, and members without progress.
+
+        Called while this member waits.
+        """
         counters.beat()
         if counters.fenced():
             raise PeerLost("the group has ended")
@@ -148,13 +151,13 @@ class ElasticPresence:
                 raise PeerLost(f"{counters.name(rank)} makes no progress", rank=rank)
 
     def beat(self) -> None:
-        """Show the others that this member moves on; gradient hooks call it."""
+        """Show other members that this member makes progress. Gradient hooks call it."""
         if self._comm is not None and self._inside:
             self._comm.counters.beat()
 
     @contextlib.contextmanager
     def away(self) -> Iterator[None]:
-        """Inside the with-block this member is not evicted for its silence; its death is noticed as ever."""
+        """Prevent eviction for silence inside the with-block. The death of this member is still noticed."""
         counters = self._comm.counters if self._comm is not None and self._inside else None
         if counters is not None:
             counters.declare(True)
@@ -165,12 +168,12 @@ class ElasticPresence:
                 counters.declare(False)
 
     def note(self, what: str) -> None:
-        """Have the coordinator write an incident of this member."""
+        """Ask the coordinator to write an incident of this member to its journal."""
         self.client.say({"kind": "incident", "what": what, "member": self.member})
 
     @property
     def first(self) -> bool:
-        """Whether this member is rank 0 of the last group that it knows: the one that writes checkpoints."""
+        """Whether this member is rank 0 of the last group it was in. Rank 0 writes checkpoints."""
         group = self.client.group
         return group is not None and group.members[0] == self.member
 
@@ -185,7 +188,7 @@ class ElasticPresence:
     # a step -------------------------------------------------------------------------------------
 
     def vote(self, ok: bool) -> str:
-        """Tell all members that the result is here; return COMMIT, SKIP or LEAVE."""
+        """Vote on the step: announce to all members that the result has arrived. Return COMMIT, SKIP or LEAVE."""
         import torch
 
         comm = self.comm
@@ -200,7 +203,10 @@ class ElasticPresence:
         return [bool(vote & OK) for vote in self._votes.tolist()]
 
     def settle(self, verdict: str) -> bool:
-        """After a verdict that all share: count the step; return whether the group ends, as somebody comes or goes."""
+        """Count the step after a verdict that all members share.
+
+        Return whether the group ends because a member joins or leaves.
+        """
         counts = verdict == COMMIT
         if counts:
             self.count()
@@ -209,14 +215,17 @@ class ElasticPresence:
         return changes
 
     def count(self) -> None:
-        """A step was applied."""
+        """Count a step that was applied."""
         self.committed += 1
         self._commits = [*self._commits[-99:], time.monotonic()]
         assert self.group is not None
         self.client.say({"kind": "steps", "generation": self.group.generation, "steps": self.committed})
 
     def suspect(self, problem: PeerLost) -> None:
-        """Remember whom a wait was ended for; one that has left by itself reports like this member does."""
+        """Remember the member that a failed wait was for.
+
+        A member that left by itself is no suspect, because it reports, too.
+        """
         rank, comm = problem.rank, self._comm
         if self.group is None or comm is None or rank is None or rank == comm.rank:
             return
@@ -224,7 +233,7 @@ class ElasticPresence:
             self._suspects.add(self.group.members[rank])
 
     def leave(self) -> bool:
-        """Leave the generation and wait for the next; return whether the step that was under way counts."""
+        """Leave the generation and wait for the next one. Return whether the step in progress counts."""
         assert self._comm is not None
         assert self.group is not None
         self._inside = False
@@ -236,7 +245,7 @@ class ElasticPresence:
             if counters.why_lost(rank) == "died":
                 self._suspects.add(name)
         counters.leave("left")
-        if self.parting:  # as if it died here, except that nobody has to find out
+        if self.parting:  # like a death at this point, but announced
             self.gone = True
             self.client.close(finished=False, parting=True)
             return False

@@ -1,15 +1,15 @@
-"""Which members form the group, and which steps count: the rules, without clocks, sockets or torch.
+"""Rules that decide which members form the group and which steps count. They use no clock, socket or torch.
 
 A job is a sequence of generations. A generation has fixed members and commits steps by itself, on the data plane:
 
     compute -> exchange -> vote(ok) -> all votes are there, all ok, no fence -> update
 
-Whoever suspects a member raises the fence, leaves the generation and sends a Report. When every member that lives
-has left, the registry decides which steps count, and forms the next generation.
+A member that suspects another one raises the fence, leaves the generation and sends a Report. When all living members
+have left, the registry decides which steps count, and forms the next generation.
 
-    shm   a step counts if anybody saw all votes after the fence, or has updated: votes lie in memory that outlives
-          their owners, so that whoever updated had seen what the others see when they leave
-    tcp   a step counts if all who live have its result: whoever updated had heard from all that they have it
+    shm   a step counts if any member saw all votes after the fence, or has updated: votes are in memory that outlives
+          their owners, so a member that updated saw the same votes that others see when they leave
+    tcp   a step counts if all living members have its result: a member that updated knew that all had it
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ WAIT, COMMIT, SKIP, LEAVE = "wait", "commit", "skip", "leave"
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a member knows when it waits for a generation.
+    """The facts that a member reports while it waits for a generation.
 
-    generation   the one it has left; 0 if it was in none
+    generation   the generation that it has left; 0 if there was none
     committed    steps that it has applied
-    ready        it could apply one more: it saw all votes (shm), or has the result (tcp)
+    ready        whether it could apply one more step: it saw all votes (shm), or has the result (tcp)
     suspects     members of the generation that it knows to be dead or silent
-    holds        it has the state of training after `committed` steps
+    holds        whether it has the state of training after `committed` steps
     """
 
     member: str
@@ -46,7 +46,7 @@ class Report:
 class Group:
     """One generation: its members by rank, and the steps that were committed before it.
 
-    Rank 0 holds the state of training, or begins with its own; those in `fresh` get it from rank 0.
+    Rank 0 has the state of training, or starts with its own initial state. Members in `fresh` get it from rank 0.
     """
 
     generation: int
@@ -56,7 +56,7 @@ class Group:
 
 
 def verdict_of(posted: Sequence[bool], votes: Sequence[bool], fenced: bool) -> str:
-    """Return what a member does about a step after it has voted. `fenced` must have been read after the votes."""
+    """Return what a member does with a step after it has voted. `fenced` must be read after the votes."""
     if not all(posted):
         return LEAVE if fenced else WAIT
     if fenced:
@@ -65,7 +65,7 @@ def verdict_of(posted: Sequence[bool], votes: Sequence[bool], fenced: bool) -> s
 
 
 def steps_that_count(rule: str, reports: Collection[Report]) -> int:
-    """Return the steps that count when these members, the living ones of a generation, have left it."""
+    """Return the number of steps that count. All living members of a generation have left it with these reports."""
     most = max(report.committed for report in reports)
     if rule == "shm":
         return max(report.committed + report.ready for report in reports)
@@ -75,49 +75,49 @@ def steps_that_count(rule: str, reports: Collection[Report]) -> int:
 
 
 class BrokenPromise(PacelineError):
-    """Reports that no history of the protocol can lead to."""
+    """The reports contradict each other; the protocol cannot produce them."""
 
 
 class Registry:
-    """The coordinator's part of the protocol. Every change of `group` must be on disk before anybody hears of it.
+    """The coordinator's part of the protocol. Every change of `group` must be on disk before any member is notified.
 
     start     members that the first generation waits for
-    maximum   members of a generation at most; more wait outside
-    minimum   members that a generation needs
+    maximum   the most members of a generation; further ones wait
+    minimum   the fewest members of a generation
     """
 
     def __init__(self, *, start: int, minimum: int = 1, maximum: int = 8, rule: str = "shm") -> None:
         self.start, self.minimum, self.maximum, self.rule = start, minimum, maximum, rule
         self.group: Group | None = None
-        self.watermark = 0  # steps that members have told of
+        self.watermark = 0  # the most committed steps that members have reported
         self.waiting: dict[str, Report] = {}
-        self.unseen: set[str] = set()  # members of a group that was read from the journal and not heard of since
+        self.unseen: set[str] = set()  # members of a group from the journal that have not connected since
         self._gone: set[str] = set()
         self._dead: set[str] = set()
-        self.finished = False  # a member has made all its steps: nothing begins again
+        self.finished = False  # a member has made all its steps: no generation is formed any more
 
     def resume(self, group: Group | None, watermark: int) -> None:
-        """Go on after a restart: members of the group may still be at work, and will report again."""
+        """Continue after a restart. Members of the group may still be training, and will connect again."""
         self.group, self.watermark = group, watermark
         self.unseen = set(group.members) if group else set()
 
-    # what happens -------------------------------------------------------------------------------
+    # events -------------------------------------------------------------------------------------
 
     def hear(self, member: str) -> None:
-        """A member has connected; it is at work, or will report soon."""
+        """Note that a member has connected. It is training, or will report soon."""
         self.unseen.discard(member)
         self._gone.discard(member)
         self._dead.discard(member)
 
     def arrive(self, report: Report) -> None:
-        """A member waits for a generation. One of an old generation has lost its place and its right to decide."""
+        """Note that a member waits for a generation. A report about an older generation decides nothing."""
         self.hear(report.member)
         if self.group is not None and report.generation not in (0, self.group.generation):
             report = replace(report, generation=0, ready=False, holds=False)
         self.waiting[report.member] = report
 
     def lose(self, member: str, *, dead: bool) -> None:
-        """A member has died, or cannot be reached; one that is not known to be dead may still be at work."""
+        """Note that a member has died or cannot be reached. Unless `dead`, it may still be training."""
         self.waiting.pop(member, None)
         self.unseen.discard(member)
         self._gone.add(member)
@@ -125,20 +125,20 @@ class Registry:
             self._dead.add(member)
 
     def forget_unseen(self) -> None:
-        """Give up members that have not been heard of since a restart."""
+        """Drop members that have not connected since a restart."""
         for member in tuple(self.unseen):
             self.lose(member, dead=False)
 
     def tell(self, generation: int, steps: int) -> None:
-        """A member of a generation has committed so many steps."""
+        """Note that a member of a generation has committed `steps` steps."""
         if self.group is not None and generation == self.group.generation:
             self.watermark = max(self.watermark, steps)
 
-    # what follows -------------------------------------------------------------------------------
+    # decisions ----------------------------------------------------------------------------------
 
     @property
     def wants_change(self) -> bool:
-        """Whether members at work must come back, because somebody waits who could be one of them."""
+        """Whether training members must return after their step, because a process that could be a member waits."""
         if self.group is None:
             return False
         outside = [member for member in self.waiting if not self._survives(member)]
@@ -151,14 +151,14 @@ class Registry:
         return self.group is not None and self.waiting[member].generation == self.group.generation
 
     def _at_work(self) -> list[str]:
-        """Members of the group that have not left it, as far as is known."""
+        """Members of the group that are not known to have left it."""
         if self.group is None:
             return []
         return [m for m in self.group.members if m not in self._gone and m not in self.waiting]
 
     @property
     def lacking(self) -> str:
-        """Why those who wait get no group yet."""
+        """The reason why waiting members get no group yet."""
         here = len(self.waiting)
         if self.group is None:
             return f"{here} of {self.start} workers are here; the first group waits for all of them"
@@ -168,7 +168,10 @@ class Registry:
         return f"members of generation {self.group.generation} have not left it yet: {names}" if names else ""
 
     def form(self) -> Group | None:
-        """Form the next generation if everybody whom it must wait for is here; the caller journals it, then tells."""
+        """Form the next generation if all members that it must wait for are here.
+
+        The caller journals it, then sends it.
+        """
         return self._first() if self.group is None else self._next(self.group)
 
     def _first(self) -> Group | None:
@@ -195,9 +198,9 @@ class Registry:
         return self._take(group.generation + 1, steps, holders)
 
     def _after_loss(self, group: Group) -> Group | None:
-        """All who held the state are dead: begin again from what newcomers can load.
+        """Restart from a state that newcomers have loaded, because all members that held the current state are dead.
 
-        Members that merely cannot be reached may go on without us, so that nothing begins before they are back.
+        Members that cannot be reached may still be training, so no generation starts before they are back.
         """
         if self.finished or not set(group.members) <= self._dead | set(self.waiting):
             return None
@@ -206,11 +209,14 @@ class Registry:
         return self._take(group.generation + 1, self._best(), ())
 
     def _best(self) -> int:
-        """Return the steps of the best state that somebody who waits has loaded."""
+        """Return the steps of the latest state that a waiting member has loaded."""
         return max(report.committed for report in self.waiting.values())
 
     def _take(self, generation: int, steps: int, holders: tuple[str, ...]) -> Group:
-        """Make the generation: holders first; without any, the one who has loaded most is the source."""
+        """Make the generation, with holders of the state first.
+
+        Without any, the member with the latest loaded state is rank 0.
+        """
         outside = [member for member in self.waiting if member not in holders]
         outside.sort(key=lambda member: -self.waiting[member].committed)
         chosen = (*holders, *outside)[: self.maximum]

@@ -1,4 +1,4 @@
-"""How long a job takes from an incident to its next commit.
+"""The time that a job takes from an incident to its next commit.
 
 incident (generation g) --> all have left g --> generation g+1 --> its first commit
 |<------------------------------ seconds ------------------------------->|
@@ -23,12 +23,12 @@ class Recoveries:
         self._open: list[tuple[int, dict[str, Any], float]] = []
 
     def begin(self, number: int, incident: dict[str, Any], now: float) -> None:
-        """Take an incident with its number in the journal."""
+        """Add an incident, which has this number in the journal."""
         if incident["what"] in ENDING and "generation" in incident:
             self._open.append((number, incident, now))
 
     def end(self, journal: Journal, generation: int, now: float) -> None:
-        """A step was committed in a generation: note the seconds of all incidents of earlier ones."""
+        """Note the seconds of all incidents in earlier generations, because a step was committed in this one."""
         waiting = []
         for number, incident, began in self._open:
             if int(incident["generation"]) < generation:

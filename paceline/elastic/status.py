@@ -1,4 +1,4 @@
-"""The state of a running job: what its coordinator answers to whoever shows the token, and how to ask for it.
+"""The state of a running job. Its coordinator sends it to any process that shows the token.
 
 paceline join   needs the folder of the job and the number of workers that it was started with
 paceline watch  shows generation, members, committed steps and the last incidents
@@ -20,11 +20,11 @@ from paceline.files.read import read_text
 
 TOKEN = "PACELINE_TOKEN"  # the variable that holds the token of a job
 LAST = 10  # incidents in a status
-SECONDS = 10.0  # for an answer
+SECONDS = 10.0  # seconds to wait for an answer
 
 
 def message_of(group: Group) -> Message:
-    """Return the message that tells members of their generation."""
+    """Return the message that announces a generation to its members."""
     return {
         "kind": "group",
         "generation": group.generation,
@@ -51,7 +51,10 @@ def status_of(folder: Path, registry: Registry, journal: Journal, start: int) ->
 
 
 def token_of(path: Path | None, environ: Mapping[str, str]) -> str:
-    """Return the job's token from a file or the environment; a command line is readable for everybody."""
+    """Return the job's token from a file or the environment.
+
+    It is no option, because everybody can read command lines.
+    """
     if path is not None:
         return read_text(path, 1 << 10).strip()
     if environ.get(TOKEN):
@@ -89,7 +92,7 @@ def ask(address: str, token: str) -> dict[str, Any]:
 
 
 def folder_of(state: Mapping[str, Any], token: str) -> Path:
-    """Return the folder of the job, after a look that it is the one of this token, on this host."""
+    """Return the folder of the job, after checking that it is on this host and holds this token."""
     folder = Path(str(state["folder"]))
     try:
         kept = read_text(folder / "token", 1 << 10).strip()
@@ -105,7 +108,10 @@ def folder_of(state: Mapping[str, Any], token: str) -> Path:
 
 
 def environment_of(state: Mapping[str, Any], folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a worker that joins: that of this process, and what the launcher gives its own."""
+    """Return the environment of a worker that joins:
+
+    That of this process, plus the variables that the launcher sets.
+    """
     from paceline.elastic.launch import CHOICES, FOLDER
 
     start = int(state["start"])

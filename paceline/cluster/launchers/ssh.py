@@ -5,7 +5,7 @@
 
 Keys, jump hosts and ports come from the user's ssh configuration; settings here and in a cluster file add to it. ssh
 never asks for a password. Environment variables of libraries (NCCL_*, GLOO_*, ...) are passed on to the hosts; all
-others are those of the host.
+other variables keep the values of the host.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class SharedSpace:
     def __init__(self, rank: int, size: int, counters: Counters, deadline: float) -> None:
         self.rank, self.size, self.counters = rank, size, counters
         self.queue = Queue(counters, deadline)
-        self.queues: list[weakref.ref[Queue]] = [weakref.ref(self.queue)]  # of this space and its branches
+        self.queues: list[weakref.ref[Queue]] = [weakref.ref(self.queue)]  # those of this space and its branches
         self.queue.siblings = self.queues
         self.received = [0] * size
         self.windows: list[SharedBuffers] = []  # windows that are not freed yet
@@ -46,7 +46,7 @@ class SharedSpace:
         self._reason = ""  # the call that barriers of an allocation belong to
         self._registered: list[tuple[int, int, Sequence[Tensor]]] = []
         self._results: list[tuple[int, int]] = []
-        self._privates: dict[int, PrivateView] = {}  # by the address of the result
+        self._privates: dict[int, PrivateView] = {}  # private mappings, by the address of the result
 
     def map_all(self, nbytes: int, givers: int | None = None) -> Sequence[Tensor]:
         """Map a byte vector for each rank, or each rank below `givers`. A rank only writes its own. Collective."""

@@ -56,7 +56,7 @@ class Gate:
                 connection, where = self._socket.accept()
             except BlockingIOError:
                 return
-            except OSError as problem:  # no descriptors left, or the visitor has gone again
+            except OSError as problem:  # no descriptors are left, or the visitor has hung up
                 log.warning("a connection could not be accepted: %s", problem)
                 return
             if len(self._visitors) >= PENDING:

@@ -145,7 +145,7 @@ class Connection:
             return
         self._pump.remove(self)
         self.ended = True
-        if reset:  # the peer learns of it at once, and the kernel keeps nothing
+        if reset:  # reset the connection: the peer notices at once, and the kernel keeps no data
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
         self._socket.close()
 
@@ -159,7 +159,8 @@ class Line(Connection):
         self._receiving: deque[Frames] = deque()
         self._out: list[memoryview] = []
         with self._pump.state:
-            self._watch(read=True)  # to notice its end; paused if data comes for an operation that is not called yet
+            # Read, to notice the end of the connection. Reading pauses while data is for an operation not called yet.
+            self._watch(read=True)
 
     def send(self, frames: Frames) -> None:
         self._sending.append(frames)

@@ -99,7 +99,7 @@ class TcpGroup:
             own = flat[start : start + into.numel()]
             mix_into(into, own, mixing.keep, [(part, weights[peer]) for peer, part in parts])
 
-        copies = mixing.keep == 0 and list(weights.values()) == [1]  # then a message is received in place
+        copies = mixing.keep == 0 and list(weights.values()) == [1]  # a message is then received in place
         rest = sources, tuple(mixing.targets), not copies
         return self._run("mix", plans.mix_steps, flat, out, key, *rest, combine=combine, own=False)
 
@@ -170,7 +170,8 @@ class TcpGroup:
 
         return list(patterns.flows(pattern, self.size, 4))
 
-    # around them ------------------------------------------------------------------------------------------
+    # groups, windows and the end
+    # ------------------------------------------------------------------------------------------
 
     def check_process(self) -> None:
         self.mesh.station.home.check()

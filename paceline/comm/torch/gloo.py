@@ -399,7 +399,7 @@ class TorchDist:
         try:
             self.agree(GAVE_UP if abandoned else CLOSED).wait(PARTING if abandoned else ENDING)
         except PeerLost:
-            pass  # they are busy, or gone; a call of theirs that needs this rank fails by itself
+            pass  # the other ranks are busy or gone; if one makes a call that needs this rank, that call fails
         except CallMismatch as problem:
             if not abandoned and not self._gives_up(problem):
                 raise
