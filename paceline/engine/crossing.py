@@ -22,7 +22,10 @@ from paceline.types import Unit
 
 
 class CrossingEngine(Engine):
-    """An engine that crosses the step. `crossing`: the plan is made. `settled`: nothing is under way."""
+    """An engine that crosses the step. `crossing` is True once the plan is made.
+
+    `settled` is True if nothing is under way.
+    """
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         self.crossing, self.settled = False, True
@@ -98,7 +101,7 @@ class CrossingEngine(Engine):
 
     def need(self, slots: Iterable[int]) -> None:
         """Wait until all chunks that contain these slots, or their flags, are back."""
-        self.advance()  # also for a layer that need not wait: otherwise nothing would advance while it runs
+        self.advance()  # even if this layer does not wait, because nothing else advances exchanges during forward
         due = {chunk for slot in slots for chunk in self._covers[slot]} - self._back
         if not due:
             return

@@ -3,7 +3,7 @@
 The caller reports events to a dispatcher, and gets back the units that may leave. The engine reports them from
 autograd hooks. A simulator can report them from an event heap, and gets the same decisions.
 
-    begin(step)       a step began
+    begin(step)       a step has begun
     ready(slot)       a slot of an arena is filled on this rank
     need(slot)        the forward of the next step has reached the layer of a slot
     announced(chunk)  rank 0 has let a chunk leave
@@ -96,7 +96,10 @@ class Leader(Dispatcher):
         return self._take([chunk for chunk in self._waiting_for.get(slot, ()) if self._missing[chunk] == 0])
 
     def need(self, slot: int) -> list[Unit]:
-        """Move the chunks of a waiting layer before all others. Only matters if forward runs in another order."""
+        """Move the chunks of a waiting layer before all others.
+
+        This matters only if forward runs in an unexpected order.
+        """
         due = [chunk for chunk in self._waiting_for.get(slot, ()) if chunk not in self._left]
         self._urgent.update(due)
         return self._take([chunk for chunk in due if self._missing[chunk] == 0])
@@ -118,7 +121,7 @@ class Leader(Dispatcher):
         return units
 
     def _fits(self, chunk: int) -> bool:
-        gone = chunk in self._left  # it was made urgent and left; its older entry is dropped
+        gone = chunk in self._left  # it has left with higher urgency; this is its older entry
         return gone or self._under_way == 0 or self._under_way + self._nbytes[chunk] <= self._credit
 
     def _leaving(self) -> list[Unit]:

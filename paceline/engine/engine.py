@@ -76,7 +76,7 @@ class Engine:
         self._flying: deque[tuple[Unit, Work]] = deque()
         self.arrived: dict[int, None] = {}  # a set that keeps the order
         self._agreement: Work | None = None
-        self.keeps_step = exchange.consensus  # otherwise a rank need not wait for all others
+        self.keeps_step = exchange.consensus  # without consensus, a rank need not wait for all others
         self.log: list[Noted] | None = None
         self.profile: StepProfile | None = None  # not known before it is measured or given
         self.link = UNKNOWN
@@ -251,7 +251,7 @@ class Engine:
             unit, work = self._flying.popleft()
             work.wait(self._patience(not self._flying))
             if self._landed:
-                self._landed -= 1  # its arrival is in the log already
+                self._landed -= 1  # the log already has its arrival
             else:
                 self._note("back", unit.step, unit.chunk, unit.phase)
             self._send(self._dispatcher.back(unit))

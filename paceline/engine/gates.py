@@ -114,7 +114,7 @@ class Lesson(TorchFunctionMode):
 
     def _leave(self, module: nn.Module, arguments: Any, result: Any) -> None:
         while self._inside and self._inside.pop() is not module:
-            pass  # modules that an exception left
+            pass  # modules whose forward raised an exception
         if not self._inside:
             self.__exit__(None, None, None)
 

@@ -15,7 +15,7 @@ from paceline.engine.coded import coded_link
 from paceline.protocols import Compressor, Schedule
 from paceline.types import Chunk, Lane, Layout, Link, Plan, Profile
 
-UNKNOWN = Link(0.0, 1e9)  # until a link is measured, for schedules that do not look at it
+UNKNOWN = Link(0.0, 1e9)  # used before a link is measured, by schedules that ignore the link
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,8 @@ class StepPlan:
         return chunks_of
 
     def urgency(self, starts: Sequence[float]) -> list[int]:
-        """Return the place of each chunk in the order in which forward needs chunks. Chunks with flags come first.
+        """Return the position of each chunk in the order in which forward needs the chunks. Chunks with flags come
+        first.
 
         `starts[slot]` is the time at which the next forward reaches a slot.
         """

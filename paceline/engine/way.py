@@ -35,7 +35,7 @@ class Way:
         return self.crosses and self.phases == 1
 
     def dispatcher(self, plan: StepPlan, urgency: Sequence[int] = (), *, leads: bool = True) -> Dispatcher:
-        """Return the dispatcher for a plan. `leads` is whether this rank picks the order for all ranks."""
+        """Return the dispatcher for a plan. With `leads`, this rank picks the order for all ranks."""
         if not self.crosses:
             return Dispatcher(plan.needs, phases=self.phases)
         if not self.led:

@@ -135,7 +135,7 @@ def atomic(path: Path) -> Iterator[IO[bytes]]:
         raise
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(folder)  # the new name is on disk, too
+        os.fsync(folder)  # sync the folder as well, so that the new name is on disk
     finally:
         os.close(folder)
 

@@ -14,7 +14,7 @@ from paceline.measure.record.record import Record
 from paceline.run.reference import REFERENCES
 
 BUCKETS = (1, 5, 10, 25, 50, 100)  # MB, bucket_cap_mb of DDP
-ENOUGH = 0.98  # of the best rate: not worth another tool
+ENOUGH = 0.98  # share of the best rate from which DDP is enough
 KEEPS = 0.005  # accuracy that a strategy may lose against all-reduce
 SYNONYMS = ("replicated", "ddl")  # other names of the same run
 

@@ -1,8 +1,8 @@
 """Layer times for a forecast: from a profile, a record, a Kineto trace, or from a step time and FLOPs.
 
-what is known                       forward, backward            layers
-a profile, a record with one        measured                     measured
-a record without one                its breakdown                by the FLOPs of each layer
+source                              forward, backward            layers
+a profile, or a record with one     measured                     measured
+a record without a profile          its breakdown                by the FLOPs of each layer
 a trace of torch.profiler           gradients as accumulated     measured, in the order of registration
 a step time, or a device's peak     a third and two thirds       by the FLOPs of each layer
 """
@@ -47,7 +47,7 @@ def calibrate(
     precision: str = "fp32",
     machines: Machines | None = None,
 ) -> Calibration:
-    """Return the layer times of a model from the best source that is known. Raises WrongCommand without one."""
+    """Return the layer times of a model from the best available source. Raises WrongCommand if there is none."""
     if file is not None:
         return of_file(file, model)
     if step is not None:

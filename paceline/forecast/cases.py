@@ -1,6 +1,6 @@
 """The configurations of a check: a few to calibrate with, and held-out ones with other models and link rates.
 
-lab    replayed compute on virtual hosts with limited links, described truthfully: all hosts share these cores
+lab    replayed compute on virtual hosts with limited links. The forecast knows that all hosts share these cores
 real   real compute on one and two workers of this machine, over shared memory
 """
 
@@ -43,7 +43,10 @@ REAL_STRATEGIES = {1: ("bsp", "wfbp"), 2: ("bsp", "wfbp", "horovod", "mg_wfbp", 
 
 @dataclass(frozen=True)
 class Case:
-    """One run of a check. Strategies are ordered within its `group`, a model and a place; `held` ones are held out."""
+    """One run of a check. A `group` is a model in a place; strategies are ranked within it.
+
+    `held` runs are held out.
+    """
 
     name: str
     kind: str

@@ -1,7 +1,7 @@
 """The errors of forecasts on this machine, over configurations that were not used for calibration.
 
-row        what ran, the measured rate with its interval, the forecast, and the naive forecast
-group      rows of one model on one lab: do forecasts order strategies as they really are?
+row        a configuration, its measured rate with interval, the forecast, and the naive forecast
+group      rows of one model on one lab, to compare the forecast order of strategies with the measured one
 interval   factors of a forecast between which the measured rates of 95 % of the rows lie
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 FILE = "certificate.json"
 SCHEMA = 1
 WIDEST = 0.05  # half width of a row's own interval; wider ones are measured again
-LEAST = 5  # strategies of a group that has an order
+LEAST = 5  # fewest strategies of a group that can be ordered
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Checked:
 
     @property
     def counts(self) -> bool:
-        """Whether it was measured well enough, which is decided without looking at the forecast."""
+        """Whether its measured interval is narrow enough. The forecast plays no part in this decision."""
         return self.width <= WIDEST
 
 

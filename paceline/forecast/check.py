@@ -1,10 +1,10 @@
 """paceline forecast --check: measure held-out configurations here, forecast them, and write a certificate.
 
     calibrating runs   -> figures of the fabric (fit.py)
-    held-out runs      -> measured; again if their own interval is too wide, at most twice
+    held-out runs      -> measured, and up to twice more if the interval is too wide
     forecast           -> of every held-out run, from the figures and the model's times alone
 
-Every run is kept as a record; a check that was stopped goes on where it was.
+Every run is kept as a record. A check that was stopped continues where it stopped.
 """
 
 from __future__ import annotations
@@ -113,7 +113,10 @@ def _measured(folder: Path, cases: Sequence[Case], tell: Tell, notes: list[str])
 
 
 def _one(folder: Path, case: Case) -> Seen:
-    """Return the record of an earlier sitting or a new one; repeat the run while its interval is too wide."""
+    """Return the record of a case: one that an earlier check has kept, or that of a new run.
+
+    Repeat runs with wide intervals.
+    """
     path, marks = folder / f"{case.name}.json", folder / f"{case.name}.txt"
     attempts, cpu = _marks(marks)
     record = read(path) if path.is_file() else None
@@ -140,7 +143,7 @@ def _width(record: Record) -> float:
 
 
 def _busy() -> tuple[float, float]:
-    """Return the ticks of all cores: the busy ones, and all."""
+    """Return the busy ticks and the total ticks of all cores."""
     ticks = [float(part) for part in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     return sum(ticks) - ticks[3] - ticks[4], sum(ticks)
 
@@ -297,7 +300,10 @@ def slower(profile: StepProfile, factor: float) -> StepProfile:
 
 
 def _naive(kind: str, calibrating: Sequence[Seen], held: Sequence[Seen]) -> list[float]:
-    """Return forecasts with the efficiency of the calibration: that of the same strategy, or else the median."""
+    """Return naive forecasts:
+
+    Each uses the efficiency of the same strategy in the calibrating runs, or else their median.
+    """
     single = _singles(kind, [*calibrating, *held])
     known: dict[tuple[str, int], list[float]] = {}
     for one in calibrating:

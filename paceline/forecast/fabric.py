@@ -1,9 +1,9 @@
 """Machines and wires of a forecast: nodes, ports, lines inside and between nodes, cores. Pure values.
 
     node 0                      node 1
-    rank 0 -- inside -- rank 1  rank 2 -- inside -- rank 3      a line of its own for every rank
-            \\  port                    /  port                  between: every node has one, in and out
-             +------- core of the network ---------+            oversubscription: what all ports share is thinner
+    rank 0 -- inside -- rank 1  rank 2 -- inside -- rank 3      every rank has its own line
+            \\  port                    /  port                  between: every node has one port, in and out
+             +------- core of the network ---------+            oversubscription: the ports share less than their sum
 
 A message takes latency + bytes / bandwidth on its narrowest part. Ports work in both directions at once unless
 `duplex` is off.

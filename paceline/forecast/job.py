@@ -28,7 +28,7 @@ from paceline.workload.profile import StepProfile
 
 WARM = 3  # steps until a period is steady
 MOST = 64  # steps of a period that are played
-ROWS = 4_096  # of a topology that are asked for at most: each may take as long as there are ranks
+ROWS = 4_096  # most steps of a topology to ask for, because the cost of one grows with the number of ranks
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ RANK = re.compile(r"^#\s+Rank\s+\d+\s", re.MULTILINE)
 
 
 def with_link(fabric: Fabric, path: Path) -> tuple[Fabric, str]:
-    """Return the fabric with the measured line between nodes, and the source of it in words."""
+    """Return the fabric with the measured line between nodes, and a text that names the source of the measurement."""
     text = read_text(path)
     line = of_nccl_tests(text, path) if "busbw" in text else of_link_file(text, path)
     source = f"{path}: {line.latency * 1e6:.1f} us and {line.bandwidth * 8 / 1e9:.2f} Gbit/s, measured"

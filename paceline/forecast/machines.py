@@ -27,7 +27,7 @@ else:
 BANDWIDTHS = {"kbit": 125.0, "mbit": 125e3, "gbit": 125e6, "kB": 1e3, "MB": 1e6, "GB": 1e9}  # bytes per second
 TIMES = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 MOST_RANKS = 1 << 16
-PORT = "25gbit"  # of a node where nobody says
+PORT = "25gbit"  # the port of a node, if the text does not say
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Machines(Member):
     bandwidth          of the port of a node: 25gbit, 3GB
     latency            of a message between nodes: 20us
     inside             bandwidth of a device inside its node: 150GB
-    oversubscription   ports together over the network behind them
+    oversubscription   bandwidth of all ports, divided by that of the network behind them
     jitter             standard deviation of compute time, as a part of it
     slow, slowness     devices that are slower, and by which factor
     price              of a node for an hour

@@ -1,10 +1,11 @@
 """The cost of the rounds of an exchange on a fabric, from the flows that it declares and the way a comm moves them.
 
-    exchange.traffic       who must get what: an all-reduce is two rounds, parts to their owners, sums to all
-    algorithm              how: around a ring, or from everybody to everybody
+    exchange.traffic       the flows of each round: an all-reduce sends parts to their owners, then sums to all
+    algorithm              how flows travel: around a ring, or directly from every rank to every rank
     Cost                   seconds of a round on each part of the fabric, as a + b bytes
 
-Costs grow linearly with bytes, so an exchange is asked once, for a size that divides evenly, and scaled.
+Costs grow linearly with bytes. So an exchange computes its traffic once, for a size that divides evenly, and the costs
+are scaled.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from paceline.protocols import Compressor, Costed, Flows, Wire
 from paceline.strategy.exchanges._rounds import Along, Edges, Fan, Fans, within
 from paceline.types import Chunk, Flow, Layout
 
-PARTS = ("inside", "out", "in", "core", "cores")  # of a fabric, each serves one round after another
+PARTS = ("inside", "out", "in", "core", "cores")  # parts of a fabric; each serves one round after another
 EXACT = 256  # ranks up to which the shares of owners are counted finely
-PIECE = 1 << 14  # bytes per rank of the size that an exchange is asked for
+PIECE = 1 << 14  # bytes per rank for which an exchange computes its traffic
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +58,12 @@ class Rounds:
     def __init__(self, exchange: Costed, fabric: Fabric) -> None:
         self._exchange, self._fabric, self._cluster = exchange, fabric, fabric.cluster
         self._placed = exchange.placing(fabric.cluster)
-        # Owners get whole pieces, so their shares are right only for many; at large sizes counting them takes long.
+        # Owners get whole pieces, so shares are exact only for many pieces; with many ranks, counting them takes long.
         self._unit = fabric.size * PIECE * (8 if exchange.by_owner and fabric.size <= EXACT else 1)
         self._costs: dict[object, list[RoundCost]] = {}
 
     def of_chunk(self, compressor: Compressor, layout: Layout, chunk: Chunk, step: int = 0) -> list[RoundStage]:
-        """Return the rounds of a chunk, with the bytes that its compressor makes of it."""
+        """Return the rounds of a chunk, with its bytes after compression."""
         wires = compressor.wires(layout, chunk, self._cluster.size)
         return [stage for wire in wires for stage in self.of_wire(wire, step)]
 
@@ -82,7 +83,7 @@ class Rounds:
         return self._costs[key]
 
     def _algorithm(self, wire: Wire, reduces: bool) -> str:
-        """Return how a comm moves a round; the first rounds of a sum reduce, the last ones gather."""
+        """Return the algorithm that a comm uses for a round. The first rounds of a sum reduce, the last ones gather."""
         exchange, fabric = self._exchange, self._fabric
         if wire.combine == "gather" or (exchange.one_sum and exchange.phases == 1):
             return fabric.algorithm
@@ -114,9 +115,9 @@ class PortLoad:
 
     def __init__(self, fabric: Fabric, algorithm: str) -> None:
         self._fabric, self._nodes, self._algorithm = fabric, fabric.cluster.nodes, algorithm
-        self._out: dict[int, float] = defaultdict(float)  # of every node
+        self._out: dict[int, float] = defaultdict(float)  # by node
         self._in: dict[int, float] = defaultdict(float)
-        self._inside: dict[int, float] = defaultdict(float)  # of every rank
+        self._inside: dict[int, float] = defaultdict(float)  # by rank
         self._sent: dict[int, float] = defaultdict(float)
         self._received: dict[int, float] = defaultdict(float)
         self._fixed, self._senders, self._crosses = 0.0, 1, False

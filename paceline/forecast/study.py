@@ -1,4 +1,4 @@
-"""A forecast: strategies times numbers of workers on some machines, and results computed from it."""
+"""A forecast for several strategies and numbers of workers on some machines, and results computed from it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from paceline.run.strategies import STRATEGIES
 from paceline.strategy import compressors, exchanges, memberships, rules, schedules
 
 REFERENCE = {"rule": "grad", "exchange": "allreduce", "schedule": "fusion", "compressor": "none"}
-HALF = 0.5  # of their own rate, which more workers must add before a knee
-NARROWEST, WIDEST = 1.25e5, 1.25e11  # bytes per second, for break-even bandwidths
+HALF = 0.5  # share of their own rate that further workers must add to pay off
+NARROWEST, WIDEST = 1.25e5, 1.25e11  # bytes per second; the range that is searched for break-even bandwidths
 CodingOf = Callable[[str], CodingSeconds]
 
 
@@ -78,9 +78,10 @@ class Study:
         return sorted(points, key=lambda point: -rate_of(point))
 
     def knee(self, strategy: str) -> int | None:
-        """Return the largest number of workers whose last step up pays: it adds half of the new workers' own rate.
+        """Return the largest number of workers that pays: the last increase adds at least half of the new workers' own
+        rate.
 
-        None if every step up pays, or if there is only one number.
+        Return None if every increase pays, or if there is only one number.
         """
         points = [point for point in self.of(strategy) if point.outlook is not None]
         for before, after in pairwise(points):
@@ -171,7 +172,7 @@ def point_of(run: Run, strategy: str, fabric: Fabric, calibration: Calibration, 
 
 
 def members_of(run: Run, strategy: str, fabric: Fabric) -> tuple[Axes, tuple[str, ...]]:
-    """Return the members of a strategy on a fabric; a reference gets the members that do the same."""
+    """Return the members of a strategy on a fabric, and notes. A reference gets the members that behave like it."""
     if strategy in REFERENCES:
         return _axes(REFERENCE), ()
     placed = run.with_(workers=fabric.size, strategy=strategy, nodes=f"{fabric.nodes}x{fabric.ranks}", lab=None)
@@ -192,7 +193,7 @@ def _axes(words: Mapping[str, str]) -> Axes:
 
 
 def chosen_strategies(text: str) -> list[str]:
-    """Return the names of a list with commas; `all` is every strategy, after the references."""
+    """Return the names in a comma-separated list. `all` means the references and every strategy."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     if names == ["all"]:
         return [*REFERENCES, *STRATEGIES]
@@ -230,7 +231,7 @@ def _doubling(first: int, last: int) -> Iterator[int]:
         yield 0  # refused by the caller
 
 
-PASSES = 4  # over memory, to encode or decode a gradient on an accelerator
+PASSES = 4  # passes over memory that encoding or decoding a gradient takes on an accelerator
 
 
 def assumed_coding(machines: Machines) -> tuple[CodingOf, str]:

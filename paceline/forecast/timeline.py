@@ -25,7 +25,7 @@ from paceline.types import Event, Unit
 
 COMPUTE, NETWORK = 0, 1  # order of events at the same time
 Pause = float | frozenset[Unit]  # seconds to sleep, or units to wait for
-Stages = Callable[[int, int, int, int], Sequence[RoundStage]]  # of (lane, chunk, phase, step)
+Stages = Callable[[int, int, int, int], Sequence[RoundStage]]  # the stages of (lane, chunk, phase, step)
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Script:
     leaves: str = "backward"
     sends: Callable[[int], bool] = lambda step: True
     inline: bool = False
-    delay: float = 0.0  # more compute time of the slowest rank that others wait for, as a part
+    delay: float = 0.0  # extra compute time of the slowest rank that others wait for, as a fraction
 
 
 @dataclass
@@ -77,7 +77,7 @@ class Played:
     """The result of a simulation: events of the first class, and the busy seconds of every part of the fabric."""
 
     events: list[Event] = field(default_factory=list)
-    begins: list[float] = field(default_factory=list)  # of every backward of the first class
+    begins: list[float] = field(default_factory=list)  # start of every backward of the first class
     waited: list[float] = field(default_factory=list)  # seconds of every step in which the first class waited
     busy: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
     fixed: float = 0.0
@@ -154,7 +154,7 @@ class SimulatedRank:
         self._awaited: frozenset[Unit] = frozenset()
         self._said: deque[Unit] = deque()
         self._under_way = -1  # the step whose units may be under way
-        self._owed = 0.0  # seconds of the computing thread for what it sent
+        self._owed = 0.0  # seconds that sending has cost the computing thread
         self._parts = [_parts(plan) for plan in script.plans]
 
     def _dispatcher(self, plan: StepPlan) -> Dispatcher:
@@ -164,7 +164,7 @@ class SimulatedRank:
         urgency = plan.urgency(script.compute.forward) if way.crosses else ()
         return way.dispatcher(plan, urgency, leads=self._number == 0)
 
-    # what the timeline calls ----------------------------------------------------------------------
+    # called by the timeline ----------------------------------------------------------------------
 
     def start(self, steps: int) -> None:
         self._life = self._steps(steps)
@@ -203,7 +203,7 @@ class SimulatedRank:
             assert isinstance(dispatcher, Follower)
             self._send(dispatcher.announced(unit.chunk), unit.vector)
 
-    # the life of a rank -----------------------------------------------------------------------------
+    # the steps of a rank -----------------------------------------------------------------------------
 
     def _steps(self, steps: int) -> Iterator[Pause]:
         script = self._script
@@ -345,9 +345,10 @@ class SimulatedRank:
 
 
 def stops(ready: Sequence[float], needs: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Cut the slots in the order of backward behind every slot that completes a chunk, and behind the first.
+    """Group the slots in the order of backward. A group ends at the first slot, and at each slot that completes a
+    chunk.
 
-    Nothing can leave between two cuts, so the clock need not stop there. With few chunks this saves most of the time of
+    Nothing can leave inside a group, so the clock need not stop there. With few chunks this saves most of the time of
     a simulation.
     """
     order = sorted(range(len(ready)), key=lambda slot: (ready[slot], slot))

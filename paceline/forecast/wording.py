@@ -1,10 +1,10 @@
-"""An outlook in words: what limits a step, and how far more workers help."""
+"""Words for an outlook: the part that limits a step, and bandwidths as networks are sold."""
 
 from __future__ import annotations
 
 from paceline.forecast.job import Outlook
 
-HIDDEN = 0.02  # of a step; less waiting than this limits nothing
+HIDDEN = 0.02  # share of a step; less waiting than this limits nothing
 PARTS = {"inside": "inside nodes", "out": "ports, out", "in": "ports, in", "core": "network", "cores": "host cores"}
 MEANING = {
     "computing": "communication hides behind compute",

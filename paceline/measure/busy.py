@@ -1,8 +1,8 @@
-"""The load of the machine by other work: a rate on a busy machine says little about the run.
+"""The load that other work puts on the machine. A rate that was measured on a busy machine says little about the run.
 
-/proc/stat          what all cores did, and what the host took away (steal)
-os.times()          what our workers did, once they have ended
-/proc/self/task     what a worker waited for a core (see starved.py)
+/proc/stat          the time of all cores, and the time that the host took away (steal)
+os.times()          the time of our workers, once they have ended
+/proc/self/task     the time that a worker waited for a core (see starved.py)
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pathlib import Path
 from paceline.measure.record.figures import BusyPart
 from paceline.measure.record.rank_report import RankReport
 
-OTHER_CORES = 0.25  # that other processes use; more is called busy
+OTHER_CORES = 0.25  # cores that other processes may use before the machine counts as busy
 STEAL = 0.03  # share of the cores' time
 STARVED = 0.15  # share of a step
-LOOK = 0.5  # seconds of a look before anything starts
+LOOK = 0.5  # seconds of the observation before anything starts
 _STAT = Path("/proc/stat")
 
 
@@ -33,7 +33,7 @@ class CoreSeconds:
 
     @staticmethod
     def now(path: Path = _STAT) -> CoreSeconds | None:
-        """Read the counters of the kernel; None where there are none."""
+        """Read the counters of the kernel. Return None if there are none."""
         try:
             words = path.read_text().split("\n", 1)[0].split()
             ticks = [int(word) for word in words[1:9]]
@@ -91,7 +91,7 @@ def _starved(rank: RankReport) -> float:
 
 @contextmanager
 def watched_machine() -> Iterator[Usage]:
-    """Count what other processes do inside the with-block."""
+    """Count the core seconds of other processes inside the with-block."""
     usage = Usage()
     try:
         yield usage

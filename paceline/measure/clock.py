@@ -1,6 +1,6 @@
-"""One time for all ranks: how far each rank's clock is from rank 0's, and how sure that is.
+"""Align the clocks of ranks: the offset of each rank's clock from rank 0's, and its error.
 
-    rank 0   enter ----------------------- exit          nobody leaves a barrier before the last one has entered, so
+    rank 0   enter ----------------------- exit          no rank leaves a barrier before the last one enters it, so
     rank r           enter ------------- exit            enter_r - exit_0 <= offset_r <= exit_r - enter_0
 
 Every meeting narrows the range; the offset is its middle, and half of its width is the error that is left.
@@ -28,7 +28,7 @@ def meet(barrier: Callable[[], object], clock: Callable[[], float], count: int =
 
 
 def align(meetings: Sequence[Sequence[Meeting]]) -> Clock:
-    """Return how many seconds each rank's clock is ahead of rank 0's, and the largest error of that."""
+    """Return how many seconds each rank's clock is ahead of rank 0's, and the largest error of these offsets."""
     ranges = [_range(meetings[0], own) if rank else (0.0, 0.0) for rank, own in enumerate(meetings)]
     return {
         "how": HOW,

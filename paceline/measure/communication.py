@@ -46,7 +46,7 @@ def packing(events: Sequence[Event]) -> float | None:
 def communication(
     parts: dict[str, float], ranks: Sequence[Sequence[Event]], exposed: Sequence[float], *, separable: bool
 ) -> Communication:
-    """Return seconds per step, and shares. `exposed` has one number per rank, of the steps that the events show.
+    """Return seconds per step, and shares. `exposed` has one number per rank, for the steps that the events show.
 
     `separable` is False for a reference that communicates inside backward; then no figure is claimed.
     """
@@ -64,7 +64,9 @@ def communication(
 
 
 def ratio(parts: dict[str, float]) -> str | None:
-    """Return compute to exposed communication as it is published, 10:k, or None if compute was not timed."""
+    """Return the ratio of compute to exposed communication in the published form 10:k, or None if compute was not
+    timed.
+    """
     compute = parts["forward"] + parts["backward"]
     if not compute:
         return None

@@ -11,7 +11,10 @@ _STATUS = Path("/proc/self/status")
 
 
 def pss() -> int:
-    """Return the bytes of this process, with shared pages divided among their users; 0 if the kernel does not tell."""
+    """Return the bytes of this process, with shared pages divided among their users.
+
+    0 if the kernel does not report it.
+    """
     return _read(_ROLLUP, "Pss:") or 0
 
 

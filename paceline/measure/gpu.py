@@ -18,7 +18,7 @@ def query_smi(index: int) -> str:
 
 
 def understood(answer: str) -> tuple[float, int] | None:
-    """Return the share of time that the GPU was busy and its bytes in use, or None if the answer is something else."""
+    """Return the share of time that the GPU was busy and its bytes in use, or None if the answer has another form."""
     words = [word.strip() for word in answer.strip().split(",")]
     try:
         return float(words[0]) / 100, int(words[1]) << 20

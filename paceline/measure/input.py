@@ -1,4 +1,4 @@
-"""What reading from an object store has cost the ranks of a run: requests, retries and bytes."""
+"""The cost of reading from an object store, over the ranks of a run: requests, retries and bytes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from paceline.measure.record.rank_report import RankReport
 
 
 def input_part(ranks: Sequence[RankReport]) -> InputPart:
-    """Return the sums over all ranks; empty where no rank has read from a store."""
+    """Return the sums over all ranks, or an empty part if no rank has read from a store."""
     parts = [rank.input for rank in ranks if rank.input]
     if not parts:
         return {}
@@ -27,7 +27,7 @@ def input_part(ranks: Sequence[RankReport]) -> InputPart:
 
 
 def input_notes(part: InputPart) -> Iterator[str]:
-    """Say that requests were repeated, and why."""
+    """Yield a note if requests were repeated, with the reasons."""
     if part.get("retries"):
         reasons = ", ".join(f"{reason}: {count}" for reason, count in sorted(part["reasons"].items()))
         yield f"object store: {part['retries']:,} of {part['requests']:,} requests had to be repeated ({reasons})"

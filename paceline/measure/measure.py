@@ -48,8 +48,8 @@ from paceline.workload.computes import MENU as COMPUTE
 OnLine = Callable[[int, str, str], None]
 ALIKE = "neighboring steps are alike: intervals inside one run may be too narrow"
 WATCHED = 3  # steps
-STEPS = 10  # of a block, where nobody says how many
-UPDATES = "step"  # the unit of a script whose samples nobody counts
+STEPS = 10  # steps of a block, if the run does not say
+UPDATES = "step"  # the unit of a script whose samples are not counted
 
 
 def measure(
@@ -63,8 +63,9 @@ def measure(
 ) -> tuple[Record, list[list[Any]]]:
     """Carry out a run and return its record, and the events that go beside it.
 
-    `composed` is the run as it was checked before, if it was. `peak` (FLOPs per second of a worker) and `flops` (of one
-    sample) are measured and counted if they are None. The events of `watched` steps after the measured ones are kept.
+    `composed` is the result of compose for this run, if the caller has it. `peak` (FLOPs per second of a worker) and
+    `flops` (of one sample) are measured and counted if they are None. The events of `watched` steps after the measured
+    ones are kept.
     """
     composed = composed or check(run)
     if composed.axes is not None and composed.axes.membership.elastic:
@@ -206,7 +207,8 @@ def make_record(
         loss=[fmean(values) for values in zip(*(rank.losses for rank in ranks), strict=True)],
         accuracy=[_figures(grade) for grade in first.accuracy],
         incidents=_skips(first),
-        clock=align([rank.meetings for rank in ranks]) if first.meetings else Clock(),  # a script has none
+        # Reports of scripts have no meetings.
+        clock=align([rank.meetings for rank in ranks]) if first.meetings else Clock(),
     )
 
 
@@ -226,7 +228,10 @@ def _different_machines(ranks: Sequence[RankReport]) -> Iterator[str]:
 
 
 def period_of(run: Run) -> int:
-    """Return the steps after which a rule repeats itself; if it averages every 8 steps, 8 steps are judged as one."""
+    """Return the number of steps after which a rule repeats.
+
+    A rule that averages every 8 steps is judged in units of 8 steps.
+    """
     return math.lcm(*_intervals(run))
 
 
@@ -256,7 +261,7 @@ INPUT_BOUND = 0.1  # of a step
 
 
 def _starved(parts: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a note if the run waits for its samples, with what to do."""
+    """Yield a note with advice if the run waits for its samples."""
     share = parts["data"] / parts["step"] if parts["step"] else 0.0
     if share >= INPUT_BOUND:
         yield (
@@ -374,7 +379,7 @@ def _bytes(ranks: Sequence[RankReport]) -> Bytes:
 def _edges(ranks: Sequence[RankReport]) -> list[list[float]]:
     """Return, for each process, the bytes per step that it received from every worker, or that were pushed to it.
 
-    DDP counts nothing: its buckets are put down as a ring moves them.
+    DDP does not count bytes, so they are computed from its buckets, for a ring.
     """
     edges = [list(rank.received_per_step) for rank in ranks]
     for rank, report in enumerate(ranks):
@@ -386,7 +391,7 @@ def _edges(ranks: Sequence[RankReport]) -> list[list[float]]:
 
 
 def _staleness(ranks: Sequence[Staleness]) -> StalenessPart:
-    """Return the bound of rule server, and how far a worker really was ahead of the slowest."""
+    """Return the bound of rule server, and the largest measured lead of a worker over the slowest."""
     if not ranks[0]:
         return {}
     lead = largest_lead([rank["pushed"] for rank in ranks], [rank["pulled"] for rank in ranks])

@@ -1,6 +1,6 @@
 """A stopwatch for the parts of a step.
 
-|-- data --|-- forward --|-- backward --|-- exposed --|-- update --|  other = what is left of the step
+|-- data --|-- forward --|-- backward --|-- exposed --|-- update --|  other = the rest of the step
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Meter:
             self.parts[part].append(seconds)
 
 
-# What begins where a part has ended.
+# The kind of event that begins when a part ends.
 _NEXT = {"data": "forward", "forward": "backward", "backward": "computed"}
 
 

@@ -18,7 +18,7 @@ from paceline.run.compose.compose import servers_of
 from paceline.run.run import Run, hosts_of
 from paceline.types import HERE, Host, Place, Seat
 
-SECONDS = 0.5  # for measuring the links before the workers start
+SECONDS = 0.5  # for measuring the links of a lab before the workers start
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Places:
     network: Network | None
     quota: Quota | None
     servers: int = 0
-    hosts: tuple[Host, ...] = ()  # of each rank, where the user named hosts
+    hosts: tuple[Host, ...] = ()  # the host of each rank, if the user named hosts
 
     @property
     def seats(self) -> tuple[Seat, ...]:
@@ -56,7 +56,10 @@ def launcher_of(run: Run) -> Launcher:
 
 
 def for_workers(run: Run) -> Run:
-    """Return the run as workers get it; files that name hosts are only on this machine, so their content goes along."""
+    """Return the run for the workers.
+
+    Files that name hosts exist only on this machine, so their content is put into the run.
+    """
     hosts = hosts_of(run)
     if not hosts:
         return run

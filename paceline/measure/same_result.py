@@ -1,4 +1,4 @@
-"""Whether a run ends where all-reduce ends, up to rounding; only such runs compete on speed alone."""
+"""Decide whether a run gives the result of all-reduce, up to rounding. Only such runs compete on speed alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from paceline.run.strategies import STRATEGIES
 
 
 def has_same_result(run: Run) -> bool:
-    """Look up the strategy, or compose the axes; a combination that this version cannot compose counts as a change."""
+    """Return whether a run gives the result of all-reduce. A combination that this version cannot compose does not."""
     if run.reference:
         return True
     plain = not any(getattr(run, axis) for axis in AXES)

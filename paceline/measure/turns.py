@@ -13,8 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from paceline.run.run import Run
 
-FEWEST, MOST = 4, 200  # turns of one start, where seconds decide
-COPIES = 6  # vectors as long as the model that a contender holds: parameters, gradients, two arenas, optimizer, buckets
+FEWEST, MOST = 4, 200  # turns of one start, if its seconds set the number
+# Vectors of the model's length that a contender holds: parameters, gradients, two arenas, optimizer, buckets.
+COPIES = 6
 
 
 class TurnsTask(BaseModel):
@@ -33,7 +34,7 @@ class TurnsTask(BaseModel):
     room: int | None = None
 
     def order(self, turn: int) -> list[int]:
-        """Return the order of the contenders in one turn, drawn anew for each turn; all ranks draw the same."""
+        """Return the order of the contenders in one turn. It is random for each turn, and the same on all ranks."""
         places = list(range(len(self.runs)))
         random.Random(f"{self.seed}, turn {turn}").shuffle(places)
         return places
@@ -54,7 +55,7 @@ def report_path(folder: Path, contender: int, rank: int) -> Path:
 
 
 def free_memory() -> int | None:
-    """Return the bytes that processes of this host may still take, or None if the kernel does not tell."""
+    """Return the bytes that processes of this host may still take, or None if the kernel does not report it."""
     limits = [_available(), _group_left()]
     known = [limit for limit in limits if limit is not None]
     return min(known, default=None)

@@ -1,7 +1,7 @@
 """The figures of a network sweep, as nccl-tests defines them; pure arithmetic, no torch.
 
     algbw   bytes / seconds
-    busbw   algbw x what a link carries for each byte of the message, so that it compares with the link's own rate
+    busbw   algbw x the bytes that a link carries per byte of the message; comparable with the rate of the link
 
 The size of an all_gather or a reduce_scatter is that of the whole vector.
 """
@@ -21,8 +21,8 @@ from paceline.types import Link
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 LARGEST = 1 << 34  # bytes
-SLOWER = 0.8  # of the median bandwidth: a pair below it is flagged
-LATER = 2.0  # times the median latency: a pair above it is flagged
+SLOWER = 0.8  # share of the median bandwidth; a pair below it is flagged
+LATER = 2.0  # factor of the median latency; a pair above it is flagged
 
 
 def parse_size(text: str) -> int:
@@ -83,7 +83,7 @@ class Row:
 
 
 def cost_of(verb: str, ranks: int, nbytes: int) -> Cost:
-    """Return the rounds and bytes of a verb, as a ring or a tree moves it; a link is fitted to them."""
+    """Return the rounds and bytes of a verb on a ring or a tree. The fit of a link uses them."""
     if verb == "all_reduce":
         return patterns.ring_cost(ranks, nbytes)
     if verb in ("all_gather", "reduce_scatter"):

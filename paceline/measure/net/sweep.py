@@ -12,7 +12,7 @@ from paceline.measure.net.figures import Pair, Row
 from paceline.types import Mixing, spread
 
 VERBS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "sendrecv", "neighbor")
-BUDGET = 0.25  # seconds for one size, about
+BUDGET = 0.25  # approximate seconds for one size
 MOST = 50  # calls of one size
 Clock = Callable[[], float]
 
@@ -102,7 +102,7 @@ def _total(size: int, numel: int) -> Tensor:
 
 
 def pairs(comm: Any, clock: Clock, small: int = 1024, large: int = 1 << 22) -> Iterator[Pair]:
-    """Yield each pair of hosts, or of ranks if there is one host; messages go there and back. Collective."""
+    """Time messages that go back and forth between each pair of hosts, or of ranks on one host. Collective."""
     ends = _ends(comm)
     for first in ends:
         for second in ends:

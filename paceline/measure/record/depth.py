@@ -1,4 +1,4 @@
-"""The depth of nested JSON: a file with a thousand levels must not reach recursive code."""
+"""A limit for the depth of nested JSON, because a file with a thousand levels would break recursive code."""
 
 from __future__ import annotations
 

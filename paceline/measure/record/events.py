@@ -15,7 +15,7 @@ from paceline.files.read import read_bytes
 from paceline.measure.record.record import write
 
 Event = list[Any]  # [seconds, kind, step, what, detail], as a file has it
-EventRow = tuple[float, str, int, int, float]  # the same as a rank notes it
+EventRow = tuple[float, str, int, int, float]  # the same, in the form that a rank writes
 
 
 def events_of(record: Path) -> Path:
@@ -56,7 +56,7 @@ def read_events(path: Path | None) -> list[list[Event]]:
 
 
 def _time(value: Any) -> Any:
-    """Return a number that a clock can show; whole numbers stay whole."""
+    """Return a time as a finite number; whole numbers stay whole."""
     number = value if isinstance(value, int) else float(value)
     if not abs(number) < 1e15:
         raise ValueError(value)

@@ -17,7 +17,7 @@ from paceline.files.toml import read_toml
 
 
 class Expected(BaseModel):
-    """The expected result; it is met within `tolerance`, or if it lies inside the measured interval."""
+    """An expected result. It is met if it is within `tolerance` of the figure, or inside the measured interval."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -39,7 +39,10 @@ class InputData(BaseModel):
 
 
 class Experiment(BaseModel):
-    """A description of an experiment by its author. All fields are optional; the record has its own machine."""
+    """A description of an experiment by its author. All fields are optional.
+
+    The record describes its machine by itself.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -88,7 +88,7 @@ class Bytes(Part, total=False):
     per_edge: list[list[Size]]
     before_compression_per_step: Sizes
     after_compression_per_step: Sizes
-    buckets: list[Size]  # of DDP: bytes of each bucket; sent and received are computed from them, for a ring
+    buckets: list[Size]  # only DDP: bytes of each bucket; sent and received bytes are computed from them, for a ring
 
 
 class PeakKind(Part):
@@ -118,7 +118,7 @@ class Resources(Part, total=False):
 
 
 class InputPart(Part, total=False):
-    """Requests to an object store, over all ranks: how many, how many of them again and why, and bytes received."""
+    """Requests to an object store, over all ranks: their number, the retries with reasons, and the bytes received."""
 
     requests: int
     retries: int
@@ -134,7 +134,10 @@ class Speedup(Part):
 
 
 class Efficiency(Part, total=False):
-    """The rate divided by the number of workers and by the rate of one worker; `baseline` names the record of that."""
+    """The rate divided by the number of workers and by the rate of one worker.
+
+    `baseline` is the id of that worker's record.
+    """
 
     value: Number
     low: Number | None
@@ -253,19 +256,19 @@ class RacePart(Part, total=False):
     same_result: bool | None
     shared: bool  # contenders took turns in the same processes; each repeat of the rate is one turn
     mates: list[str]  # labels of the contenders that took turns with it
-    pairs: int  # comparisons that share the error of a race that looks after every start; absent with fixed rounds
-    margin: Number  # percent; a smaller difference makes contenders level
-    seconds: Number  # of the whole start
+    pairs: int  # comparisons that share the error probability of a race; absent with fixed rounds
+    margin: Number  # percent; contenders that differ by less are level
+    seconds: Number  # seconds of the whole start
     alone: str  # why it ran isolated
 
 
 class BusyPart(Part, total=False):
-    """How busy the machine was with other work during the run; absent if the kernel does not tell."""
+    """How busy the machine was with other work during the run; absent if the kernel does not report it."""
 
-    load: Number  # average of the last minute, before the run
+    load: Number  # load average of the minute before the run
     steal: Number  # share of the cores' time that the host gave to others
     other_cores: Number  # cores that other processes used
-    starved: Number  # share of a step in which a worker was ready to run without a core, largest of all workers
+    starved: Number  # share of a step in which a worker waited for a free core; the largest of all workers
     cores: int
 
 

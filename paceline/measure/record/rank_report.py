@@ -1,4 +1,4 @@
-"""The report of one rank: everything that it saw, from the process that trained to the one that makes the record.
+"""The report of one rank: all its measurements, which its process sends to the process that makes the record.
 
 worker or steplog   ->   RankReport   ->   folder/rank-K.json or steps-K.json   ->   RankReport   ->   make_record
 """
@@ -50,7 +50,7 @@ class Grade(_Grade, total=False):
     """An evaluation on the test part of the source; epoch is 0 at the end of a run with --steps."""
 
     top5: float  # part of the samples whose class is among the five best
-    seconds: float  # of training until then
+    seconds: float  # seconds of training until then
 
 
 class Replicas(TypedDict, total=False):
@@ -105,10 +105,11 @@ class RankReport:
     environment: Environment = field(default_factory=Environment)
     notes: list[str] = field(default_factory=list)
     skipped: int = 0
-    input: InputPart = field(default_factory=InputPart)  # an object store, if samples come from one
-    queued_seconds_per_step: float | None = None  # ready to run, but without a core
+    input: InputPart = field(default_factory=InputPart)  # requests to an object store, if samples come from one
+    queued_seconds_per_step: float | None = None  # seconds in which threads were ready to run, but no core was free
     buckets: list[int] = field(default_factory=list)  # bytes of each bucket that DDP all-reduces in a step
-    drains: list[float] = field(default_factory=list)  # after each turn: finishing exchanges that cross the step
+    # Seconds after each turn for finishing exchanges that cross the step.
+    drains: list[float] = field(default_factory=list)
 
     def to_json(self) -> str:
         return json.dumps({one.name: getattr(self, one.name) for one in fields(self)})

@@ -134,7 +134,8 @@ class Record(BaseModel):  # type: ignore[explicit-any]  # BaseModel has it, the 
     def without_secrets(self) -> Record:
         """Return the record without tokens in addresses, passwords in commands and keys in lines of a log."""
         values = self.model_dump(mode="json", by_alias=True)
-        # Words of ours stay, whatever a variable holds: names of fields (an experiment has others), and some values.
+        # Our own words stay, even if a secret is equal to one of them: names of fields (except in an experiment), and
+        # some values.
         secrets = secrets_of(os.environ)
         clean = {name: redacted(part, secrets, names=name == "experiment") for name, part in values.items()}
         clean |= {name: values[name] for name in ("id", "time", "kind", "verdict")}
@@ -238,7 +239,7 @@ def _misread(path: Path, values: dict[str, object], problem: ValidationError) ->
 
 
 def _writer(values: dict[str, object]) -> str:
-    """Return the version of paceline that wrote a record, if the record tells."""
+    """Return the version of paceline that wrote a record, if the record names it."""
     environment = values.get("environment")
     version = environment.get("paceline") if isinstance(environment, dict) else None
     known = isinstance(version, str) and version != VERSION
@@ -260,7 +261,7 @@ def _unwritten(path: Path, problem: OSError) -> PacelineError:
 
 
 def write(path: Path, text: str) -> None:
-    """Write the whole text or nothing; a device, pipe or link (/dev/stdout) is written to, not replaced."""
+    """Write the whole text or nothing. A device, pipe or link such as /dev/stdout is written to and not replaced."""
     try:
         if is_special(path):
             path.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Records on disk: found, read, and chosen by id. What cannot be read is named and left out.
+"""Find records on disk, read them, and choose them by id. Files that cannot be read are named and left out.
 
 runs/20261115-230042/ddp-1.json   a race has a folder      runs/one.json   any folder, at any depth
 """
@@ -35,7 +35,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Skipped:
-    """A file that looks like a record and cannot be used."""
+    """A file that looks like a record but cannot be used."""
 
     path: Path
     why: str
@@ -65,7 +65,7 @@ class Store:
 def open_store(places: Iterable[Path], without: str = "") -> Store:
     """Return all records in these folders and files, each once.
 
-    `without` is an optional field that the caller does not need, such as the profile, which is most of a record.
+    `without` is an optional field that the caller does not need, such as the profile, which takes most of a record.
     """
     records: dict[str, Stored] = {}
     skipped: list[Skipped] = []

@@ -2,8 +2,8 @@
 
 Over repeats (fresh processes) an interval is Student's t; a percentile bootstrap would cover the true value in 73, 83
 and 90 of 100 cases at 3, 5 and 10 repeats. Over the steps of one process, which are autocorrelated, it is the block
-bootstrap, whose variance has a closed form: no random numbers are drawn, and the answer is always the same. The rate
-of a record has that interval.
+bootstrap, whose variance has a closed form: no random numbers are drawn, and the answer is always the same. The rate in
+a record has the interval over steps.
 """
 
 from __future__ import annotations
@@ -92,9 +92,9 @@ def autocorrelation(series: Sequence[float]) -> float:
 
 
 def leaning(values: Sequence[float]) -> bool:
-    """Return whether neighbors in time are so alike that an interval for independent values is too narrow.
+    """Return whether consecutive values are so similar that an interval for independent values is too narrow.
 
-    Von Neumann's ratio: squared differences between neighbors average twice the variance if values are independent.
+    It uses von Neumann's ratio: for independent values, the mean squared difference of neighbors is twice the variance.
     The threshold is the level that 5 of 100 series without autocorrelation reach.
     """
     count = len(values)

@@ -3,7 +3,7 @@
 turn          1        2        3      ...
 a          0.110    0.112    0.171          seconds of a step, the mean of a block
 b          0.121    0.124    0.186
-log ratio  0.095    0.102    0.083          one slow second is in both blocks of a turn
+log ratio  0.095    0.102    0.083          a slow second affects both blocks of a turn
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-TRIMMED = 0.2  # share of the turns that is left out at each end: a block in which the machine did something else
+TRIMMED = 0.2  # share of the turns left out at each end, such as turns in which the machine was busy
 
 
 def trimmed_mean(values: Any, share: float = TRIMMED) -> Any:

@@ -1,4 +1,4 @@
-"""Decide while measuring: intervals of a ratio that may be looked at after every start.
+"""Decide while measuring, with intervals of a ratio that stay valid if they are checked after every start.
 
     start        1      2      3      4      5      6   ...
     log ratio    d1     d2     d3     d4     d5     d6
@@ -6,9 +6,9 @@
                                (-------)               stop as soon as one of the answers holds:
                                  (----)                    above 1, below 1, or inside the margin around 1
 
-An ordinary t interval is right for one look. Looking after each start and stopping at the first difference is wrong
-far more often than 5 % of the time. These bounds form a confidence sequence: with the stated probability they contain
-the true ratio after every start at once, however long the race goes on and whatever makes it stop.
+An ordinary t interval is valid for one check. Checking it after each start and stopping at the first difference gives a
+wrong answer far more often than in 5 % of races. These bounds form a confidence sequence: with the stated probability
+they contain the true ratio after every start at once, however long the race goes on and whatever makes it stop.
 
 They invert the Bayes factor of the t test with a normal prior of variance EFFECT on the effect size and the right Haar
 prior on the deviation. Under the null it is a nonnegative martingale in the t statistics, so that it exceeds 1/alpha at
@@ -33,7 +33,7 @@ from paceline.measure.stats.intervals import Interval
 
 EFFECT = 10.0  # prior variance of the effect size; narrowest near 4 to 6 starts, and at most 10 % wider at 30
 LEAST_STARTS = 3  # fewer have no interval
-MOST_STARTS = 10_000  # no forecast looks further ahead
+MOST_STARTS = 10_000  # most starts that an estimate looks ahead
 CONFIDENCE = 0.95
 
 Answer = Literal["faster", "slower", "level", "open"]
@@ -65,7 +65,10 @@ def bounds(logs: Any, alpha: float = 1 - CONFIDENCE) -> tuple[Array, Array]:
 
 
 def answers(low: Any, high: Any, margin: float) -> tuple[Array, Array, Array]:
-    """Return where the bounds say faster, slower, and level, which is a difference below the margin (0.03 is 3 %)."""
+    """Return three masks: bounds that mean faster, slower, and level.
+
+    Level is a difference below the margin (0.03 is 3 %).
+    """
     low, high, edge = np.asarray(low), np.asarray(high), math.log1p(margin)
     faster, slower = low > 0, high < 0
     return faster, slower, ~faster & ~slower & (low > -edge) & (high < edge)
@@ -95,7 +98,7 @@ def anytime_quotient(over: Sequence[float], under: Sequence[float], pairs: int =
 
 
 def answer(ratio: Interval | None, margin: float) -> Answer:
-    """Return what an interval says about a pair."""
+    """Return the conclusion about a pair that an interval allows."""
     if ratio is None or ratio.low is None or ratio.high is None:
         return "open"
     faster, slower, level = answers(math.log(ratio.low), math.log(ratio.high), margin)
@@ -105,8 +108,8 @@ def answer(ratio: Interval | None, margin: float) -> Answer:
 def starts_needed(logs: Sequence[float], pairs: int, margin: float) -> int | None:
     """Estimate how many starts, including those made, settle a pair if its ratio and spread stay as they are.
 
-    The answer that is reached first counts: a difference from 1, or a difference below the margin. None if both are too
-    far.
+    Either answer counts, whichever comes first: a difference from 1, or a difference below the margin. Return None if
+    both are too far away.
     """
     if len(logs) < LEAST_STARTS:
         return None
