@@ -108,10 +108,7 @@ def folder_of(state: Mapping[str, Any], token: str) -> Path:
 
 
 def environment_of(state: Mapping[str, Any], folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a worker that joins:
-
-    That of this process, plus the variables that the launcher sets.
-    """
+    """Return the environment of a worker that joins: that of this process, plus what the launcher sets."""
     from paceline.elastic.launch import CHOICES, FOLDER
 
     start = int(state["start"])

@@ -40,8 +40,7 @@ class StepPlan:
         return chunks_of
 
     def urgency(self, starts: Sequence[float]) -> list[int]:
-        """Return the position of each chunk in the order in which forward needs the chunks. Chunks with flags come
-        first.
+        """Return the position of each chunk in the order of need in forward. Chunks with flags come first.
 
         `starts[slot]` is the time at which the next forward reaches a slot.
         """

@@ -300,10 +300,7 @@ def slower(profile: StepProfile, factor: float) -> StepProfile:
 
 
 def _naive(kind: str, calibrating: Sequence[Seen], held: Sequence[Seen]) -> list[float]:
-    """Return naive forecasts:
-
-    Each uses the efficiency of the same strategy in the calibrating runs, or else their median.
-    """
+    """Return naive forecasts, with the efficiency of the same strategy in the calibrating runs, or their median."""
     single = _singles(kind, [*calibrating, *held])
     known: dict[tuple[str, int], list[float]] = {}
     for one in calibrating:

@@ -46,7 +46,7 @@ class Point:
 
     @property
     def is_bound(self) -> bool:
-        """Whether this is a reference that only bounds the others."""
+        """Whether this is a reference that bounds the strategies and never wins."""
         return is_bound(self.strategy)
 
 
@@ -78,8 +78,7 @@ class Study:
         return sorted(points, key=lambda point: -rate_of(point))
 
     def knee(self, strategy: str) -> int | None:
-        """Return the largest number of workers that pays: the last increase adds at least half of the new workers' own
-        rate.
+        """Return the largest number of workers that pays: new workers add at least half of their own rate.
 
         Return None if every increase pays, or if there is only one number.
         """

@@ -345,8 +345,7 @@ class SimulatedRank:
 
 
 def stops(ready: Sequence[float], needs: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Group the slots in the order of backward. A group ends at the first slot, and at each slot that completes a
-    chunk.
+    """Group the slots in the order of backward. A group ends at slots that complete a chunk, and at the first one.
 
     Nothing can leave inside a group, so the clock need not stop there. With few chunks this saves most of the time of
     a simulation.

@@ -64,9 +64,7 @@ def communication(
 
 
 def ratio(parts: dict[str, float]) -> str | None:
-    """Return the ratio of compute to exposed communication in the published form 10:k, or None if compute was not
-    timed.
-    """
+    """Return compute to exposed communication as the published ratio 10:k; None if compute was not timed."""
     compute = parts["forward"] + parts["backward"]
     if not compute:
         return None

@@ -1,4 +1,4 @@
-"""Contenders of a race as text: a strategy, axes, or both. Everything else is as in the base of the race.
+"""Contenders of a race as text: a strategy, axes, or both. All other settings are those of the base of the race.
 
     contender = [ label ":" ] part { "," part }
     part      = strategy | flag "=" value
@@ -140,7 +140,10 @@ def contenders_of(texts: Iterable[str]) -> list[Contender]:
 
 
 def same_result(run: Run, base: Run) -> bool:
-    """Return whether a run gives the result of all-reduce up to rounding; other runs are judged with accuracy, too."""
+    """Return whether a run gives the result of all-reduce, up to rounding.
+
+    Other runs are also judged by their accuracy.
+    """
     changed: list[Any] = [
         name for name in FLAGS if name in changing("result") and getattr(run, name) != getattr(base, name)
     ]

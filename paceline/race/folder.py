@@ -33,7 +33,7 @@ from paceline.race.keep import save
 from paceline.race.plan import RacePlan, slug
 from paceline.race.script import command_of, run_of
 
-Result = tuple[Record, list[list[Any]]]  # of one cell: a record and its events
+Result = tuple[Record, list[list[Any]]]  # the result of one cell: a record and its events
 
 
 class RaceFolder:
@@ -74,7 +74,7 @@ class RaceFolder:
             write(self._mark(cell), mark)
 
     def end(self, start: Start, results: Sequence[Result], known: Mapping[str, Any]) -> list[Record]:
-        """Write the records, then remove the marks; `known` are facts about the start that records get."""
+        """Write the records, then remove the marks. The facts about the start in `known` are added to the records."""
         mates = [cell.label for cell in start.cells]
         records = []
         for cell, (record, events) in zip(start.cells, results, strict=True):
@@ -104,7 +104,7 @@ class RaceFolder:
         return failed_record(run, why, text=text), []
 
     def repair(self, plan: RacePlan) -> list[Cell]:
-        """Rename what torn starts left and damaged records, so that their cells run again; return the torn cells."""
+        """Rename damaged records and the files of torn starts, so that their cells run again. Return the torn cells."""
         for path, _ in self.damaged(plan):
             path.rename(path.with_suffix(f".damaged-{datetime.now(timezone.utc):%Y%m%d-%H%M%S}"))
         marked = [cell for cell in plan.cells if self._mark(cell).exists()]
@@ -139,7 +139,7 @@ class RaceFolder:
     def incomplete(self, plan: RacePlan) -> set[int]:
         """Return the rounds without usable ratios: a cell failed or never ran, or the round was interrupted.
 
-        In a race until it is sure, contenders may leave and rounds end early; cells that were never due do not count.
+        In a race without a fixed number of rounds, contenders may leave early. Cells that were never due do not count.
         """
         records = [(cell, self.record_of(cell)) for cell in plan.cells]
         failed = {cell.round for cell, record in records if record is not None and record.verdict == "failed"}

@@ -39,9 +39,9 @@ def keep(
 ) -> tuple[Record, Path]:
     """Measure and write `runs/ID.json` with its events, and a copy to `json`. A failed run leaves a record, too.
 
-    `composed` is the run as it was checked before, if it was. The record's command names the settings in `chosen` even
-    where they have their default. `race` is the round of the run, if runs take turns. `show` gets the record before it
-    is written, so that a full disk does not lose the measurement.
+    `composed` is the result of compose for this run, if the caller has it. The record's command names the settings in
+    `chosen` even where they have their default. `race` is the round of the run, if runs take turns. `show` gets the
+    record before it is written, so that a full disk does not lose the measurement.
     """
     check_variables(run, os.environ)
     check_baseline(run, baseline)
@@ -113,7 +113,7 @@ def check_baseline(run: Run, baseline: Record | None) -> None:
 
 
 def _work(run: Run, environment: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the work and threads of one worker as records state them, without host and plan."""
+    """Return the settings of one worker's work and its threads, in the form that records use."""
     settings = setting(run, environment)
     values = {name: "unset" if value == "None" else value for name, value in settings if name not in ("lab", "profile")}
     return dict(redacted(values, secrets_of(os.environ)))

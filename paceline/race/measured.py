@@ -14,7 +14,8 @@ from paceline.race.script import measure_script
 from paceline.run.compose.compose import axes_of
 from paceline.run.run import Run
 
-SHARED_WATCHED = 2  # steps of each contender of a shared start whose events are kept; one would show no crossing
+# Steps of each contender whose events are kept; a single step would show no exchange that crosses the step.
+SHARED_WATCHED = 2
 
 
 class Measurer(Protocol):

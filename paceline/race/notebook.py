@@ -35,7 +35,7 @@ from paceline.race.results.verdict import Verdict
 from paceline.race.suite import Suite
 from paceline.run.reference import DDP
 
-MOST_ROWS = 12  # that a short text shows
+MOST_ROWS = 12  # rows in the short text of a sequence of records
 WIDE, TALL = 360, 22  # pixels of an interval in a notebook
 
 
@@ -58,7 +58,7 @@ def race(
 ) -> RaceResult:
     """Race strategies on this machine, as `paceline race` does; `settings` are those of `Run` for all contenders.
 
-    Like the command, it goes on with an unfinished race of the same settings in `runs`, unless `fresh`.
+    Like the command, it continues an unfinished race with the same settings in `runs`, unless `fresh` is set.
     With `progress` a line is printed to stderr when a start has ended; a `watcher` of your own replaces it.
     """
     common = {"steps": 3, "warmup": 3, "repeats": 4, **(settings or {})}

@@ -14,7 +14,7 @@ from paceline.race.results.standing import Standing, inside
 
 FIRST = 8.0  # seconds of turns in the first starts
 SHORTEST, LONGEST = 4.0, 30.0
-ENOUGH_STARTS = 3  # to know the spread between starts
+ENOUGH_STARTS = 3  # starts after which the spread between starts is known
 
 
 def next_seconds(field: Field, workers: int) -> float:

@@ -95,7 +95,8 @@ class RacePlan:
     def pairs(self, heat: Heat) -> int:
         """Return the number of comparisons that the race decides in a heat, which share its error.
 
-        Contenders with the same result are compared with each other, one that changes convergence with the best.
+        Contenders with the same result are compared with each other. A contender that changes convergence is compared
+        with the best of them.
         """
         entries = [entry for entry in self.entries_of(heat) if not is_bound(entry.run.strategy)]
         same = sum(entry.same_result for entry in entries)
@@ -112,7 +113,7 @@ class RacePlan:
         """Return a digest of race, code, machine and torch version, by which a restart finds its folder."""
         cells = [[cell.name, cell.label, cell.run.model_dump(mode="json")] for cell in self.cells]
         code = [_content(path) for path in _inputs(self.script, [cell.run for cell in self.cells])]
-        # A race until it is sure goes on with whatever minutes the next command gives it.
+        # A race without fixed rounds continues even if the next command gives it other minutes.
         minutes = None if self.suite.until_sure else self.suite.minutes
         how = [minutes, self.suite.margin, self.suite.isolated]
         text = json.dumps([cells, self.script, how, VERSION, code, _stack()], sort_keys=True)
@@ -146,9 +147,9 @@ def _content(path: str) -> str:
 
 
 MOST_ENTRIES, MOST_CELLS = 1_000, 50_000
-MOST_ROUNDS = 60  # of a race until it is sure
-FEW_ROUNDS = 3  # with the baseline, in a race until it is sure
-LONGEST_PERIOD = 16  # steps of a rule; a longer one would fill a start with a few turns
+MOST_ROUNDS = 60  # rounds of a race that continues until it is decided
+FEW_ROUNDS = 3  # rounds with the baseline, in such a race
+LONGEST_PERIOD = 16  # steps of a rule's period; with a longer one, a start would have only a few turns
 _OF_A_PROCESS = (*fields(Kind.LAUNCHER), "compile")  # what all contenders of a process share
 
 

@@ -2,7 +2,7 @@
 
     round 1   [ one worker ]   [ ddp | allreduce | limit, in turns ]   [ a contender with servers of its own ]
     round 2                    [ ... ]                                 [ ... ]
-    ...       after every start: who is beaten, who is level, who needs more
+    ...       after every start: decide who is beaten, who is level, and who needs more starts
 
 Contenders that are surely beaten leave the race. Decisions after every start do not inflate errors, because their
 intervals form confidence sequences (paceline/measure/stats/sequential.py).
@@ -30,7 +30,7 @@ from paceline.race.results.fields import Field
 from paceline.race.results.standing import CHANGES, SAME, Standing, same_work
 from paceline.race.results.verdict import Verdict, verdict
 
-Key = tuple[Heat, str]  # of a contender
+Key = tuple[Heat, str]  # identifies a contender
 
 
 class Watcher(Protocol):
@@ -66,9 +66,9 @@ class Race:
     plan: RacePlan
     folder: RaceFolder
     records: dict[str, Record] = field(default_factory=dict)
-    seconds: dict[tuple[Heat, str], list[float]] = field(default_factory=dict)  # of starts in this sitting
+    seconds: dict[tuple[Heat, str], list[float]] = field(default_factory=dict)  # seconds of each start in this sitting
     elapsed: dict[Heat, float] = field(default_factory=dict)
-    apart: dict[Key, str] = field(default_factory=dict)  # could not take turns, and why
+    apart: dict[Key, str] = field(default_factory=dict)  # contenders that could not take turns, with the reason
     kept: int = 0
     late: set[Heat] = field(default_factory=set)  # heats without time for another round
 
@@ -133,7 +133,7 @@ class Race:
             return None
         return standing.beside(alone)
 
-    # what is left to do -------------------------------------------------------------------------
+    # remaining cells -------------------------------------------------------------------------
 
     def is_out(self, key: Key) -> bool:
         """Return whether a contender starts no more: it failed and never ended well, or it is surely beaten."""
@@ -182,7 +182,7 @@ class Race:
         return sum(known.get(start.key, usual) for start in starts)
 
     def seconds_left(self) -> float | None:
-        """Return the most seconds that are left, by the minutes or the rounds; None if nothing is known."""
+        """Return an upper bound of the remaining seconds, by the minutes or the rounds; None if nothing is known."""
         if not self.seconds:
             return None
         minutes, fixed = self.plan.suite.minutes_of_a_heat, self.plan.suite.rounds

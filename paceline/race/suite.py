@@ -34,7 +34,7 @@ Rounds = Annotated[int, Field(gt=0, le=10_000)]
 Minutes = Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)]
 Margin = Annotated[float, Field(gt=0, le=50, allow_inf_nan=False)]
 Count = Annotated[int, Field(gt=0, le=1 << 24)]
-MINUTES = 3.0  # of a heat, where neither minutes nor rounds are set
+MINUTES = 3.0  # minutes of a heat, if neither minutes nor rounds are set
 
 
 def _common() -> type[BaseModel]:
@@ -77,7 +77,7 @@ class Suite(BaseModel):
     batch_sizes: Annotated[list[Count], Field(min_length=1, max_length=1_000)] = [32]
     rounds: Rounds | None = None  # without it, starts are added until every contender is decided
     reference_rounds: Rounds | None = None  # rounds with the baseline, and with a limit that runs isolated
-    minutes: Minutes | None = None  # of each heat
+    minutes: Minutes | None = None  # minutes of each heat
     margin: Margin = 3.0  # percent; a difference that is surely smaller makes contenders level
     isolated: bool = False  # every contender in processes of its own
     seed: Annotated[int, Field(ge=0, le=LARGEST_SEED)] = 0

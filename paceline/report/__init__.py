@@ -1,1 +1,1 @@
-"""What records show: found on disk, put into tables, drawn, written as one page. Loads no torch."""
+"""Present records: tables, charts, and one HTML page. Loads no torch."""

@@ -1,7 +1,7 @@
-"""A topology as an SVG: ranks on a circle, readable on light and on dark paper.
+"""Draw a topology as SVG: ranks on a circle, readable on light and dark backgrounds.
 
-Edges of the drawn step are strong; those of other steps of the period are faint behind them. An edge that goes both
-ways at the step is a line, one that goes one way is an arrow.
+Edges of the drawn step are strong. Edges of other steps in the period are faint, behind them. An edge in both
+directions is a line; an edge in one direction is an arrow.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from paceline.strategy.topologies._weights import edges, placement, rows
 SIDE = 640
 CENTER = SIDE / 2
 MARGIN = 56  # room for the title above and the caption below
-LARGEST = 128  # more ranks cannot be told apart on SIDE pixels
+LARGEST = 128  # more ranks would overlap on SIDE pixels
 
 STYLE = """\
     .paper { fill: #ffffff; stroke: #d0d7de }
@@ -45,7 +45,7 @@ Point = tuple[float, float]
 
 
 def draw(topology: Topology, size: int, step: int = 0, nodes: int = 1) -> str:
-    """The SVG of one step; ranks of neighboring nodes differ in color."""
+    """Return the SVG of one step. Ranks of neighboring nodes differ in color."""
     now = {(source, r) for r, row in enumerate(rows(topology, size, step, nodes)) for source, _ in row.sources}
     behind = set(edges(topology, size, nodes)) - now if topology.changes else set()
     points, radius = _circle(size), _radius(size)
@@ -62,7 +62,7 @@ def draw(topology: Topology, size: int, step: int = 0, nodes: int = 1) -> str:
 
 
 def _circle(size: int) -> list[Point]:
-    """Rank 0 on top, the others clockwise."""
+    """Return the positions of ranks: rank 0 at the top, the others clockwise."""
     reach = CENTER - MARGIN if size > 1 else 0.0
     angles = [2 * pi * rank / size for rank in range(size)]
     return [(CENTER + reach * sin(angle), CENTER - reach * cos(angle)) for angle in angles]
@@ -99,14 +99,14 @@ def _lines(ways: set[Edge], points: list[Point], radius: float, kind: str, *, ti
 
 
 def _color(node: int, nodes: int) -> str:
-    """Two in turn; of an odd number of nodes the last, which lies beside the first, has its own."""
+    """Return the color of a node. Two colors alternate; with an odd number of nodes the last one gets a third color."""
     if nodes > 1 and nodes % 2 and node == nodes - 1:
         return "last"
     return "odd" if node % 2 else "even"
 
 
 def _between(start: Point, end: Point, radius: float) -> tuple[Point, Point]:
-    """From rim to rim of two circles."""
+    """Return the ends of an edge, on the rims of two circles."""
     dx, dy = end[0] - start[0], end[1] - start[1]
     part = (radius + 2) / sqrt(dx * dx + dy * dy)
     return (start[0] + dx * part, start[1] + dy * part), (end[0] - dx * part, end[1] - dy * part)

@@ -1,6 +1,6 @@
 """A page of a forecast: a map of workers x bandwidth colored by the winner, and sliders. Works offline.
 
-Every number is computed beforehand; the script only looks them up.
+Every number is computed in advance; the script of the page only looks numbers up.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from paceline.report.palette import DARK, LIGHT, SERIES, variables
 from paceline.workload.profile import StepProfile
 
 USUAL = ("allreduce", "hierarchical_allreduce", "wfbp", "mg_wfbp", "bytescheduler", "dear")
-FACTORS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0, 8.0)  # of the bandwidth that was given
+FACTORS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0, 8.0)  # factors of the bandwidth of the forecast
 BATCHES = (0.5, 1.0, 2.0)
 MOST = 7  # numbers of workers
-SAME = 0.99  # of the best rate: then the plainer strategy wins a cell
+SAME = 0.99  # share of the best rate from which an earlier strategy in the list wins a cell
 CELL, HIGH, LEFT = 92, 40, 130
 
 Rates = list[list[list[list[float]]]]  # by strategy, workers, bandwidth, batch
@@ -43,7 +43,7 @@ def write_page(study: Study, path: Path, trust: str, tell: Callable[[str], None]
 
 
 def page_strategies(study: Study) -> list[str]:
-    """At most six that give the same result: the usual ones if they were asked for, then others."""
+    """Return at most six strategies with the same result: the usual ones that the forecast has, then others."""
     sound = [p.strategy for p in study.at(study.workers[-1]) if p.same_result and not p.is_bound]
     usual = [name for name in USUAL if name in sound]
     return [*usual, *(name for name in sound if name not in usual)][: len(SERIES)]
@@ -59,7 +59,7 @@ def _workers(counts: Sequence[int]) -> list[int]:
 def compute(
     study: Study, names: Sequence[str], workers: Sequence[int], ports: Sequence[float], tell: Callable[[str], None]
 ) -> Rates:
-    """Samples per second of every combination; 0 where a strategy does not exist."""
+    """Return the samples per second of every combination; 0 if a strategy does not exist for it."""
     rates: Rates = []
     for name in names:
         tell(f"computing {name}")
@@ -78,7 +78,7 @@ def _rate(study: Study, name: str, workers: int, port: float, part: float) -> fl
 
 
 def scaled(profile: StepProfile, factor: float) -> StepProfile:
-    """Times of another batch size: passes grow with it, the update does not."""
+    """Return the times for another batch size: passes grow with it, the update does not."""
     return profile.model_copy(
         update={
             "forward": tuple(factor * time for time in profile.forward),
@@ -92,7 +92,7 @@ def scaled(profile: StepProfile, factor: float) -> StepProfile:
 def page(
     study: Study, names: Sequence[str], workers: Sequence[int], ports: Sequence[float], rates: Rates, trust: str
 ) -> str:
-    """The page as one HTML file."""
+    """Return the page as one HTML file."""
     unit = unit_of(study.run.model)
     batches = [max(1, round(study.run.per_worker * part)) for part in BATCHES]
     labels = {
@@ -131,14 +131,14 @@ def page(
 
 
 def winner(rates: Rates, w: int, b: int, s: int = 1) -> int | None:
-    """The first strategy that is as fast as the best, up to one percent; None where none exists."""
+    """Return the first strategy that is within one percent of the best, or None if there is none."""
     values = [strategy[w][b][s] for strategy in rates]
     best = max(values)
     return next(k for k, value in enumerate(values) if value >= SAME * best) if best > 0 else None
 
 
 def strategy_map(names: Sequence[str], workers: Sequence[str], ports: Sequence[str], rates: Rates) -> str:
-    """Cells of workers x bandwidth, colored by the winner."""
+    """Return a chart of workers x bandwidth, whose cells have the color of the winner."""
     width, height = LEFT + CELL * len(workers), HIGH * (len(ports) + 2)
     cells = []
     for row, port in enumerate(reversed(ports)):

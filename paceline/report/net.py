@@ -23,7 +23,7 @@ def draw(rows: Sequence[Row], pairs: Sequence[Pair]) -> str:
 
 
 def panel(rows: Sequence[Row]) -> Lines:
-    """The rate of one verb over every comm, both axes logarithmic."""
+    """Return a chart of one verb's rate with every comm. Both axes are logarithmic."""
     comms = dict.fromkeys(row.comm for row in rows)
     lines = [_line(comm, SERIES[k % len(SERIES)], rows) for k, comm in enumerate(comms)]
     return Lines("bytes", "busbw, GB/s", tuple(lines), logarithmic=True, height=160)
@@ -36,7 +36,7 @@ def _line(comm: str, color: str, rows: Sequence[Row]) -> Line:
 
 
 def matrix(pairs: Sequence[Pair]) -> str:
-    """A cell for each pair of ranks; the stronger its color, the faster the pair."""
+    """Return a matrix with a cell for each pair of ranks. A stronger color means a faster pair."""
     ranks = sorted({rank for pair in pairs for rank in (pair.first, pair.second)})
     side = _EDGE + _CELL * len(ranks)
     return whole(side, side, _cells(pairs, {rank: _EDGE + _CELL * k for k, rank in enumerate(ranks)}))

@@ -1,6 +1,7 @@
-"""Colors by meaning, on light and on dark paper. Pairs that meet in a chart differ in lightness too.
+"""Colors by meaning, for light and dark backgrounds. Colors that meet in a chart also differ in lightness.
 
-A chart is drawn with variables, which follow the theme of the page; a file of its own gets the light colors.
+A chart in a page uses CSS variables, which follow the theme of the page. A chart in a separate file gets the light
+colors.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ _VARIABLE = re.compile(r"var\(--(\w+)\)")
 
 
 def painted(svg: str, colors: dict[str, str]) -> str:
-    """The drawing with colors instead of variables."""
+    """Return the drawing with colors in place of CSS variables."""
     return _VARIABLE.sub(lambda match: colors[match[1]], svg)
 
 

@@ -15,12 +15,12 @@ from paceline.report.palette import LIGHT, SERIES, painted
 from paceline.report.tables import Table
 
 WIDE, NARROW = 760, 350
-_POINTS = 150  # of a curve; more cannot be told apart
+_POINTS = 150  # points of a curve; more would overlap
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart with the table behind it. `says` is read out where the chart cannot be seen."""
+    """A chart with the table behind it. Screen readers read `says`."""
 
     name: str
     title: str
@@ -30,14 +30,14 @@ class Figure:
 
 
 def color_of(standing: Standing) -> str:
-    """The color of a contender's bar: by what it is."""
+    """Return the color of a contender's bar, which shows its kind: reference, same result, or changed convergence."""
     if standing.reference:
         return "limit" if standing.reference.is_bound else "reference"
     return "same" if standing.group == SAME else "changes"
 
 
 def _series(standings: Sequence[Standing]) -> dict[str, str]:
-    """The color of each line: references are grey as in the bars; strategies have a color each."""
+    """Return the color of each line. References are grey as in the bars; each strategy has its own color."""
     roles = {s.label: color_of(s) for s in standings}
     ours = [name for name, role in roles.items() if role in ("same", "changes")]
     colors = {name: SERIES[k % len(SERIES)] for k, name in enumerate(ours)}
@@ -45,7 +45,7 @@ def _series(standings: Sequence[Standing]) -> dict[str, str]:
 
 
 def throughput(field: Field, standings: Sequence[Standing], workers: int, top: float) -> Figure:
-    """Bars from zero with the interval and a dot per start; `top` is shared by charts that are compared."""
+    """Return bars from zero, with the interval and a dot per start. Charts that are compared have the same `top`."""
     rows = tuple(Row(s.label, tuple(_rate_marks(field, s)), f"{s.rate.centre:,.0f}") for s in standings)
     slug = "same" if standings[0].group == SAME else "changes"
     starts = "; a dot is one start" if any(len(s.rates) > 1 for s in standings) else ""
@@ -78,7 +78,7 @@ def says_of(standings: Sequence[Standing], word: Callable[[Standing], str]) -> s
 
 
 def scaling(field: Field) -> Figure | None:
-    """Rate over workers with the ideal line; nothing to draw where no contender can be held against one worker."""
+    """Return the rate over workers with the ideal line, or None if no contender can be compared with one worker."""
     if field.baseline is None or not any(s.workers > 1 and field.speedup(s) for s in field.standings):
         return None
     one, most = field.baseline.rate.centre, field.worlds[-1]
@@ -102,7 +102,10 @@ def scaling(field: Field) -> Figure | None:
 
 
 def _scaled(field: Field, name: str, shown: Sequence[Standing], color: str) -> Line:
-    """One contender over the numbers of workers; what can be held against one worker begins there."""
+    """Return the line of one contender over the numbers of workers.
+
+    It starts at one worker if it can be compared with it.
+    """
     mine = [s for s in shown if s.label == name]
     if field.baseline and all(s.workers > 1 for s in mine) and any(field.speedup(s) is not None for s in mine):
         mine.insert(0, field.baseline)
@@ -117,7 +120,7 @@ def _scaled(field: Field, name: str, shown: Sequence[Standing], color: str) -> L
 
 
 def _of_scaling(field: Field) -> list[Standing]:
-    """Without a baseline that only ran alone: it is where the lines of the others begin."""
+    """Return the contenders of the scaling chart. A baseline that only ran alone has no line of its own."""
     base = field.baseline
     wide = {s.label for s in field.standings if s.workers > 1}
     return [s for s in field.standings if s is not base or s.label in wide]
@@ -143,7 +146,7 @@ def breakdown(standings: Sequence[Standing], workers: int) -> Figure | None:
 
 
 def _stack(standing: Standing) -> Row:
-    """The parts of a step, one after the other."""
+    """Return a row with the parts of a step, one after the other."""
     parts, at, bars = mean_parts(standing), 0.0, []
     for part in PARTS:
         if part != "exposed" or not standing.waits_in_backward:
@@ -168,14 +171,17 @@ def traffic(standings: Sequence[Standing], workers: int) -> Figure | None:
 
 
 def bars(axis: str, values: Sequence[tuple[Standing, float, str]]) -> Rows:
-    """One bar for each contender, with its value as text."""
+    """Return a chart with one bar for each contender, and its value as text."""
     return Rows(
         axis, tuple(Row(s.label, (Bar(0.0, v, color_of(s), f"{s.label}: {text}"),), text) for s, v, text in values)
     )
 
 
 def curves(standings: Sequence[Standing], values: Sequence[Sequence[float]], what: str, workers: int) -> Figure | None:
-    """One line per contender; `values` are those of its last start. Values that are not finite are left out."""
+    """Return a chart with one line per contender. `values` are those of its last start.
+
+    Values that are not finite are left out.
+    """
     pairs = [(s, series) for s, series in zip(standings, values, strict=True) if len(series) > 1]
     first, axis = (1, "epoch") if what == "accuracy" else (0, "backward")
     colors = _series([s for s, _ in pairs])
@@ -205,12 +211,12 @@ def _thinned(count: int) -> list[int]:
 
 
 def to_svg(figure: Figure, width: int = WIDE) -> str:
-    """The chart as a file of its own, in the light colors."""
+    """Return the chart as a separate SVG file, in the light colors."""
     return painted(figure.chart.draw(width), LIGHT)
 
 
 def to_png(figure: Figure) -> bytes:
-    """The chart in twice its size, with the fonts of this machine."""
+    """Return the chart as PNG at twice its size, with the fonts of this machine."""
     import resvg_py
 
     return bytes(resvg_py.svg_to_bytes(svg_string=to_svg(figure), zoom=2, background=LIGHT["paper"]))

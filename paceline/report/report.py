@@ -1,4 +1,4 @@
-"""A report out of records: chosen, their events read, written as one page."""
+"""Choose records, read their events, and write the report."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TITLE = "paceline report"
 
 
 def gather(texts: Sequence[str], runs: Path) -> tuple[list[Stored], list[Skipped]]:
-    """The records that folders, files and ids name; all of `runs` if none is named."""
+    """Return the records that folders, files and ids name; without any name, all records in `runs`."""
     chosen, skipped = choose(texts, runs)
     if not chosen:
         place = ", ".join(texts) or str(runs)

@@ -1,4 +1,4 @@
-"""How the steps of a contender are spread, and how much memory its workers took."""
+"""Charts of the distribution of step times, and of the memory of workers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from paceline.report.chart import Bar, Hill, Row, Rows, Tick
 from paceline.report.chart.rows import spread
 from paceline.report.plots import Figure, color_of
 
-FEWEST = 5  # steps that have a distribution
+FEWEST = 5  # fewest steps for a distribution
 TOGETHER = "together"
 _STRETCHES = 60
 
 
 def steps(standings: Sequence[Standing], workers: int) -> Figure | None:
-    """A histogram of step times for each contender, over all its starts and on one axis."""
+    """Return a histogram of step times for each contender, over all its starts and on one axis."""
     seconds = {s.label: _seconds(s) for s in standings}
     shown = [s for s in standings if len(seconds[s.label]) >= FEWEST]
     if not shown:
@@ -54,7 +54,7 @@ def _row(standing: Standing, values: Sequence[float], low: float, high: float) -
 
 
 def memory(standings: Sequence[Standing], workers: int) -> Figure | None:
-    """The peak of a worker of each contender; those that took turns in the same processes have one bar."""
+    """Return a chart of each contender's peak memory per worker. Contenders that shared processes have one bar."""
     values: dict[str, tuple[float, float | None, int]] = {}
     colors: dict[str, str] = {}
     for standing in standings:
@@ -86,7 +86,7 @@ def _bar(label: str, nbytes: float, color: str) -> Bar:
 
 
 def _add(values: dict[str, tuple[float, float | None, int]], label: str, records: Sequence[Record]) -> None:
-    """The largest start counts; a worker is the mean of all."""
+    """Add the memory of a contender: the mean over workers, in the start with the largest one."""
     peaks = [fmean(peak) for record in records if (peak := record.resources.get("pss_peak"))]
     resident = [fmean(peak) for record in records if (peak := record.resources.get("rss_peak"))]
     if peaks and max(peaks) > 0:

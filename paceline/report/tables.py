@@ -16,14 +16,14 @@ from paceline.run.reference import COMPARED
 
 @dataclass(frozen=True)
 class Table:
-    """The first column names the row; the others are numbers."""
+    """A table of texts. The first column names the row; the others are numbers."""
 
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
 
 def throughput(field: Field, standings: Sequence[Standing]) -> Table:
-    """With accuracy where any contender of the field has it."""
+    """Return the rates, with a column for accuracy if any contender of the field has one."""
     graded = any(standing.accuracy is not None for standing in field.standings)
     extra = ("accuracy",) if graded else ()
     head = ("contender", f"{field.unit}/s", "low", "high", "of ddp", "of limit", *extra, "interval over")
@@ -45,7 +45,7 @@ def _ratio(standing: Standing, rival: Standing | None) -> str:
 
 
 def plain(interval: Interval, digits: int = 2) -> str:
-    """1.06 [1.02, 1.10], or the centre alone where one number cannot tell."""
+    """Format an interval as 1.06 [1.02, 1.10], or only its centre if there is no interval."""
     if interval.low is None or interval.high is None:
         return f"{interval.centre:.{digits}f}"
     return f"{interval.centre:.{digits}f} [{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
@@ -78,7 +78,10 @@ def breakdown(standings: Sequence[Standing]) -> Table:
 
 
 def received(record: Record) -> float | None:
-    """Bytes that the mean worker gets per step; servers come after workers. Older records do not know it of DDP."""
+    """Return the mean bytes that a worker receives per step, without servers.
+
+    None if an older record did not count them.
+    """
     counted = (record.bytes.get("received_per_step") or [])[: record.workers]
     if not counted or not record.counts_bytes:
         return None
@@ -96,7 +99,7 @@ def traffic(standings: Sequence[Standing]) -> Table:
 
 
 def steps(values: Mapping[str, Sequence[float]]) -> Table:
-    """Milliseconds of all measured steps of each contender, as quantiles."""
+    """Return quantiles of the step times of each contender, in milliseconds."""
     parts = (0.05, 0.5, 0.95, 0.99)
     rows = []
     for label, seconds in values.items():
@@ -106,13 +109,13 @@ def steps(values: Mapping[str, Sequence[float]]) -> Table:
 
 
 def quantile(values: Sequence[float], part: float) -> float:
-    """The smallest value that at least this part of them do not exceed."""
+    """Return the smallest value that at least a share `part` of the values do not exceed."""
     ordered = sorted(values)
     return ordered[max(0, ceil(part * len(ordered)) - 1)]
 
 
 def memory(values: Mapping[str, tuple[float, float | None, int]]) -> Table:
-    """Bytes at the peak: proportional (shared pages are divided among processes) and resident, where it is known."""
+    """Return the peak memory in bytes: PSS (shared pages divided among processes), and RSS if it is known."""
     rows = tuple(
         (label, f"{pss / 1e6:,.0f}", "-" if rss is None else f"{rss / 1e6:,.0f}", str(starts))
         for label, (pss, rss, starts) in values.items()
@@ -130,7 +133,10 @@ def curve(standings: Sequence[Standing], values: Sequence[Sequence[float]], what
 
 
 def timeline(steps: Mapping[str, Sequence[Span]]) -> Table:
-    """Time of each contender by rank, lane and part; single chunks would make a long table."""
+    """Return the time of each contender by rank, lane and part.
+
+    Single chunks are not listed, because the table would be long.
+    """
     sums: dict[tuple[str, int, str, str], list[float]] = {}
     for label, spans in steps.items():
         for span in spans:
@@ -144,7 +150,7 @@ def timeline(steps: Mapping[str, Sequence[Span]]) -> Table:
 
 
 def is_judged(record: Record) -> bool:
-    """Too few steps to tell is not the same as unsteady."""
+    """Return whether the run had enough steps to judge whether it is steady."""
     return bool(record.series.get("judged", True))
 
 

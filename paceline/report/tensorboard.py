@@ -14,7 +14,7 @@ Scalar = tuple[str, int, float]
 
 
 def check() -> None:
-    """Say which package is missing before the work begins."""
+    """Raise before the run starts if the package tensorboard is missing."""
     if importlib.util.find_spec("tensorboard") is None:
         raise MissingPackage("--tensorboard", package="tensorboard", extra="tensorboard")
 
@@ -26,9 +26,9 @@ def scalars(record: Record) -> Iterator[Scalar]:
 
 
 def write_scalars(record: Record, folder: Path) -> None:
-    """One run of TensorBoard, named after the record."""
+    """Write the scalars of a record as one run of TensorBoard, named after the record."""
     check()
-    from torch.utils.tensorboard import SummaryWriter  # loads torch, which nothing else here does
+    from torch.utils.tensorboard import SummaryWriter  # loads torch, which no other module of report does
 
     with SummaryWriter(str(folder / record.id)) as writer:
         for name, step, value in scalars(record):

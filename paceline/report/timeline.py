@@ -1,4 +1,4 @@
-"""A chart of one step of each contender on a common time axis, with a lane for compute and lanes for what travels."""
+"""A chart of one step of each contender on a common time axis, with a lane for compute and lanes for communication."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from paceline.report.chart import Bar, Row, Rows
 from paceline.report.plots import Figure
 from paceline.report.trace import Span
 
-RANKS = 4  # of a contender whose lanes are shown; the table has all
+RANKS = 4  # ranks of a contender whose lanes are drawn; the table has all ranks
 _LANES = {"compute": "", "communication": " sends"}
 _MOST = 40  # units of a rank that are drawn one by one
 
 
 def timeline(steps: Sequence[tuple[Standing, Sequence[Span]]], workers: int) -> Figure | None:
-    """One step of each contender that has one; the same length means the same time."""
+    """Return one step of each contender that has events, all on the same scale."""
     shown = [(standing, spans) for standing, spans in steps if spans]
     if not shown:
         return None
@@ -37,7 +37,10 @@ def _length(spans: Sequence[Span]) -> float:
 
 
 def _lanes(standing: Standing, spans: Sequence[Span]) -> list[Row]:
-    """The lanes of its first ranks under its name; compute stands above what it sends."""
+    """Return the lanes of a contender's first ranks below its name.
+
+    The compute lane is above the communication lanes.
+    """
     lanes = sorted(
         {(s.rank, s.lane) for s in spans if s.rank < RANKS}, key=lambda lane: (lane[0], lane[1] != "compute")
     )
@@ -63,7 +66,7 @@ def _bar(span: Span) -> Bar:
 
 
 def _merged(spans: Sequence[Span]) -> list[Span]:
-    """Compute spans as they are; where a rank had many units under way, only the longest stretches."""
+    """Return the spans to draw. If a rank has many units under way, their spans are merged where they overlap."""
     kept = [span for span in spans if span.lane == "compute"]
     for rank in {span.rank for span in spans}:
         flying = [span for span in spans if span.lane == "communication" and span.rank == rank]

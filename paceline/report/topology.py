@@ -1,4 +1,4 @@
-"""What a topology looks like on a world: neighbors, weights, mixing rate and models sent. Loads no torch."""
+"""Describe a topology among a number of ranks: neighbors, weights, mixing rate and traffic. Loads no torch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LARGEST = 512  # the mixing rate takes size^3 operations per step of the period
 LAST_STEP = 10**12
 SHOWN = 32  # ranks that are printed
 PART = 0.01
-WIDTHS = (4, 6, 34, 30)  # of the table, 80 columns with the gaps
+WIDTHS = (4, 6, 34, 30)  # widths of the columns; 80 in all with the gaps
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Look:
 
 
 def world(size: int | None, nodes: str | None) -> tuple[int, int]:
-    """Ranks and nodes from --size 16 and --nodes 2x8, either of which may be left out."""
+    """Return the numbers of ranks and nodes from --size 16 and --nodes 2x8. Either flag may be left out."""
     if nodes is None:
         return 8 if size is None else size, 1
     match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", nodes)
@@ -66,7 +66,7 @@ def world(size: int | None, nodes: str | None) -> tuple[int, int]:
 
 
 def look(text: str, size: int, nodes: int = 1, step: int = 0) -> Look:
-    """Everything that is shown of a topology."""
+    """Return everything that `paceline topology` shows about a topology."""
     topology: Topology = topologies.MENU.make(text)
     if size > LARGEST:
         raise WrongCommand(
@@ -91,7 +91,7 @@ def look(text: str, size: int, nodes: int = 1, step: int = 0) -> Look:
 
 
 def picture(look: Look) -> str:
-    """The SVG of the step that was looked at."""
+    """Return the SVG of the chosen step."""
     if look.size > LARGEST_DRAWING:
         raise WrongCommand(
             f"--svg of {look.size} ranks",
@@ -102,7 +102,7 @@ def picture(look: Look) -> str:
 
 
 def values(look: Look) -> dict[str, object]:
-    """The look as JSON."""
+    """Return the description as JSON values."""
     return {
         "topology": str(look.topology),
         "size": look.size,
@@ -129,7 +129,7 @@ def values(look: Look) -> dict[str, object]:
 
 
 def spoken(look: Look) -> list[str]:
-    """The look as lines of at most 80 columns."""
+    """Return the description as lines of at most 80 columns."""
     nodes = f", {look.nodes} nodes" if look.nodes > 1 else ""
     facts = [
         ("topology", f"{look.topology} on {_count(look.size, 'rank')}{nodes}"),
@@ -198,14 +198,14 @@ def _line(cells: tuple[str, ...]) -> str:
 
 
 def _heard(row: Mixing) -> str:
-    """Sources by weight: "0.2 of 1, 3; 0.25 of 4"."""
+    """Format the sources of a rank by weight: "0.2 of 1, 3; 0.25 of 4"."""
     by_weight = sorted(row.sources, key=lambda source: (-source[1], source[0]))
     groups = groupby(by_weight, key=lambda source: source[1])
     return "; ".join(f"{weight:.4f} of {spans(tuple(r for r, _ in group))}" for weight, group in groups) or "-"
 
 
 def spans(ranks: tuple[int, ...]) -> str:
-    """Sorted ranks with runs of three and more drawn together: "0-3, 5, 6"."""
+    """Format sorted ranks. Three or more consecutive ranks become a range: "0-3, 5, 6"."""
     groups: list[list[int]] = []
     for rank in ranks:
         if groups and groups[-1][-1] == rank - 1:

@@ -1,4 +1,4 @@
-"""Spans of a step out of its events, and the same as a trace for Perfetto or chrome://tracing.
+"""Convert the events of a step to spans, and to a trace for Perfetto or chrome://tracing.
 
 compute        data | forward | backward | update | exposed | update
 communication            chunk 0 ======   chunk 1 =====
@@ -14,7 +14,7 @@ from typing import Any
 
 from paceline.measure.record.record import Record
 
-# A marker says what begins; what it begins lasts until the next marker of its rank.
+# A marker begins a part of the step, which lasts until the next marker of the same rank.
 BEGINS = {
     "data": "data",
     "forward": "forward",
@@ -30,7 +30,7 @@ Events = Sequence[Sequence[Any]]
 
 @dataclass(frozen=True)
 class Span:
-    """Something that took time on one rank; `lane` is compute or communication."""
+    """A period of time on one rank. `lane` is compute or communication."""
 
     rank: int
     lane: str
@@ -41,7 +41,7 @@ class Span:
 
 
 def spans_of(rank: int, events: Events) -> list[Span]:
-    """What a rank computed, and what it had under way."""
+    """Return the spans of a rank: its compute, and the units that it had under way."""
     return [*_compute(rank, events), *_communication(rank, events)]
 
 
@@ -49,13 +49,16 @@ def _compute(rank: int, events: Events) -> Iterator[Span]:
     marks = [event for event in events if event[1] in BEGINS]
     for (start, kind, step, *_), (stop, follows, *_) in pairwise(marks):
         name = BEGINS[kind]
-        # A backward that is followed by more data was one of several of an update.
+        # If more data follows a backward, the update accumulates several backwards.
         if name is not None and not (kind == "computed" and follows == "data") and stop > start:
             yield Span(rank, "compute", name, start, stop, step)
 
 
 def _communication(rank: int, events: Events) -> Iterator[Span]:
-    """A unit is under way from leaving until the engine has seen it there; lanes of a rule number chunks alike."""
+    """Return the spans of units, from leaving until the engine saw the result.
+
+    Chunk numbers repeat in every lane of a rule.
+    """
     flying: dict[Any, list[float]] = {}
     for seconds, kind, step, what, phase in events:
         key = (step, what, phase)
@@ -67,9 +70,9 @@ def _communication(rank: int, events: Events) -> Iterator[Span]:
 
 
 def one_step(ranks: Sequence[Events], usual: float | None = None) -> list[Span]:
-    """The spans of one recorded step on every rank: of those after the first, the one nearest to the usual length.
+    """Return the spans of one recorded step on every rank: the one whose length is nearest to the usual length.
 
-    The first may still be warming up. Without a usual length it is the second.
+    The first step may still be warm-up. If the usual length is not known, the second step is returned.
     """
     starts = [[event[0] for event in events if event[1] == "data"] for events in ranks]
     ends = [[event[0] for event in events if event[1] == "end"] for events in ranks]
@@ -85,7 +88,7 @@ def one_step(ranks: Sequence[Events], usual: float | None = None) -> list[Span]:
 
 
 def _bounds(starts: Sequence[list[float]], ends: Sequence[list[float]], number: int) -> tuple[list[float], list[float]]:
-    """When this step began and ended on each rank."""
+    """Return when this step began and ended on each rank."""
     closes = [marks[number] for marks in ends]
     return [
         max((t for t in marks if t < close), default=close) for marks, close in zip(starts, closes, strict=True)
@@ -97,7 +100,7 @@ def _length(opens: Sequence[float], closes: Sequence[float]) -> float:
 
 
 def chrome_trace(record: Record, ranks: Sequence[Events]) -> dict[str, Any]:
-    """One process per rank, one thread for compute and one or more for what is under way at the same time."""
+    """Return the trace: one process per rank, with a thread for compute and some for units under way."""
     spans = [span for rank, events in enumerate(ranks) for span in spans_of(rank, events)]
     zero = min((span.start for span in spans), default=0.0)
     events: list[dict[str, Any]] = []
@@ -120,7 +123,10 @@ def chrome_trace(record: Record, ranks: Sequence[Events]) -> dict[str, Any]:
 
 
 def _threads(spans: Sequence[Span]) -> dict[Span, int]:
-    """Compute is thread 0; spans of communication that overlap lie in different threads from 1 on."""
+    """Return the thread of each span: 0 for compute.
+
+    Communication spans that overlap get different threads, starting with 1.
+    """
     threads: dict[Span, int] = {}
     free: list[float] = []
     for span in sorted(spans, key=lambda span: span.start):

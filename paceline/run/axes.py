@@ -21,7 +21,7 @@ class Axes:
 
     @property
     def same_result(self) -> bool:
-        """Return whether training ends where all-reduce ends, up to rounding."""
+        """Return whether training gives the result of all-reduce, up to rounding."""
         return self.rule.same_result and self.exchange.consensus and self.compressor.loss != "lossy"
 
 

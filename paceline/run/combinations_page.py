@@ -1,4 +1,4 @@
-"""Which members go together, as a page: every pair of axes is asked of compose, nothing is written by hand.
+"""Generate the page that shows which members go together. compose decides about every pair; nothing is written by hand.
 
 python -m paceline.run.combinations_page > docs/combinations.md
 """
@@ -12,9 +12,9 @@ from paceline.run.compose.compose import MENUS, compose
 from paceline.run.run import Run
 
 WORKERS = 4
-# Written so that a member can stand for itself: settings that it cannot do without.
+# Members that need settings, each with the settings that this page uses.
 WRITTEN = {"feedback": "feedback(topk)", "ps": "ps(servers=1, colocated=false)"}
-# The other axes, where the default of a pair would be refused for a reason that is not the pair's.
+# Values of further axes for pairs whose default combination would be refused for another reason.
 BESIDE: dict[str, dict[str, str]] = {
     "server": {"exchange": "ps(servers=1, colocated=false)"},
     "exact_diffusion": {"exchange": "neighbor(ring)"},
@@ -79,7 +79,7 @@ def refusals(pair: dict[str, str]) -> Sequence[str]:
 
 
 def _why(text: str) -> str:
-    """Return the reason of a refusal without what was refused, which the table already shows."""
+    """Return the reason of a refusal without the names of the two members, which the table already shows."""
     reason = text.partition(": ")[2] or text
     return reason.partition(". try: ")[0]
 

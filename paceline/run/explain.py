@@ -1,4 +1,4 @@
-"""What a run would do, without running it: members, notes, chunks and traffic. Loads no torch for listed models."""
+"""Explain what a run would do, without running it: members, notes, chunks and traffic. Listed models load no torch."""
 
 from __future__ import annotations
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
-THREADS = 4096  # of one worker, at most
-RANKS = 1 << 20  # more than anybody has, and few enough to list
+THREADS = 4096  # most threads of one worker
+RANKS = 1 << 20  # more ranks than any job has, but few enough to list
 SAMPLES = 1 << 24
 STEPS = 10**9
 LONGEST_WAIT = 10_000_000  # seconds
-LARGEST_SEED = 2**63 - 1  # that torch takes
-LARGEST_NUMBER = 1.7976931348623157e308  # that is finite
+LARGEST_SEED = 2**63 - 1  # the largest seed that torch takes
+LARGEST_NUMBER = 1.7976931348623157e308  # the largest finite number
 
 
 class Kind(Enum):
@@ -24,7 +24,7 @@ class Kind(Enum):
     PLACE = "place"  # where ranks are and how they connect; a user's script gets it too
     WORK = "work"  # what a worker computes
     LENGTH = "length"  # how long, and which random numbers
-    LAUNCHER = "launcher"  # what the launcher does for every process; a script need not know of it
+    LAUNCHER = "launcher"  # settings of the launcher for every process; a script does not see them
 
 
 class Panel(Enum):
@@ -47,7 +47,7 @@ PANELS = {
     Kind.LAUNCHER: Panel.PLACE,
 }
 
-# "result": training may end elsewhere. "work": a worker computes something else, or at another speed.
+# "result": training may give another result. "work": a worker computes something else, or at another speed.
 Change = Literal["result", "work"]
 CHANGES: dict[Kind, tuple[Change, ...]] = {Kind.WORK: ("result", "work"), Kind.LAUNCHER: ("work",)}
 

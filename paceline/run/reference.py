@@ -1,4 +1,4 @@
-"""Traits of the references: names to race against that are not made of axes.
+"""Traits of the references, which strategies race against and which are not made of axes.
 
 `train/references/` has the classes that train with them. All other rooms decide by these traits, never by a name.
 """
@@ -32,5 +32,5 @@ COMPARED = (DDP, LIMIT)  # the references that tables give ratios to, in the ord
 
 
 def is_bound(strategy: str | None) -> bool:
-    """Return whether the name of a strategy is that of a reference that only bounds the others."""
+    """Return whether this is the name of a reference that bounds the strategies and never wins."""
     return strategy is not None and strategy in REFERENCES and REFERENCES[strategy].is_bound

@@ -333,7 +333,7 @@ class Run(BaseModel):
 
 
 def hosts_of(run: Run) -> tuple[Host, ...]:
-    """Return the hosts that one of three flags names, or the launcher knows; none if the run is on this machine."""
+    """Return the hosts from one of three flags, or from the launcher. Return none if the run is on this machine."""
     chosen = [name for name in ("hosts", "hostfile", "cluster_file") if getattr(run, name)]
     if len(chosen) > 1:
         raise WrongCommand(
@@ -387,9 +387,10 @@ def changing(effect: Change) -> tuple[str, ...]:
 
 AXES = fields(AXIS)
 CHOSEN = fields(STRATEGY, AXIS)  # how gradients travel: a bundle by name, axes, or both
-TO_SCRIPTS = fields(STRATEGY, AXIS, PLACE)  # what reaches join and wrap in a user's script
-TO_LAUNCHER = fields(LAUNCHER)  # what the launcher does for a script, which need not know of it
-SHAPES = tuple(name for name in Run.model_fields if about(name).samples)  # of samples; each model takes its own
+TO_SCRIPTS = fields(STRATEGY, AXIS, PLACE)  # settings that reach join and wrap in a user's script
+TO_LAUNCHER = fields(LAUNCHER)  # settings of the launcher, which a script does not see
+# Shapes of samples; each model takes some of them.
+SHAPES = tuple(name for name in Run.model_fields if about(name).samples)
 GRID = tuple(name for name in Run.model_fields if about(name).in_grid)  # decided by a race for each of its cells
 
 

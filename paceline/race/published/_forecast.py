@@ -2,9 +2,9 @@
 
     step of one worker   its published rate
     layers               by FLOPs
-    wires                bandwidth (and latency, where a place has several calibrating rows) such that the forecast of
-                         the calibrating rows is what was published
-    naive                the efficiency of the calibrating row, everywhere
+    wires                bandwidth (and latency, if a place has several calibrating rows), fitted so that forecasts of
+                         the calibrating rows match the published rates
+    naive                every row gets the efficiency of the calibrating row
 
 Calibrating rows are left out of all errors. Rows that the model cannot explain are listed, not fitted.
 """
@@ -28,13 +28,13 @@ from paceline.run.run import Run
 from paceline.workload.profile import StepProfile
 
 PCIE = entry("device", "RTX2080Ti")["inside"]
-MANY = 5  # rows that have an order
-HALVINGS = 12  # of six powers of ten
+MANY = 5  # fewest rows that can be ordered
+HALVINGS = 12  # halvings of a range of six powers of ten
 
 
 @dataclass(frozen=True)
 class ForecastRow:
-    """One published row: where it stands, its rate, and the job that stands for it.
+    """One published row: its place in the tables, its rate, and the job that represents it in the forecast.
 
     alone   samples per second of one worker by itself
     wires   makes the fabric from fitted figures
@@ -52,7 +52,7 @@ class ForecastRow:
     strategy: str = "horovod"
     calibrates: bool = False
     held: bool = False  # gradients leave after backward only
-    share: int = 1  # workers that one rank of the fabric stands for
+    share: int = 1  # workers that one rank of the fabric represents
 
     @property
     def efficiency(self) -> float:

@@ -2,7 +2,7 @@
 
     row        published                 here
     name       rate, ratio to its base   rate, ratio to its base, starts, records    or: empty, and why
-    name       every other figure        the same of our records                     or: empty, and why
+    name       every other figure        the same figure from our records             or: empty, and why
 
 Figures of this machine come from records only: without records a cell is empty.
 """
@@ -164,10 +164,10 @@ class Filled:
 
 
 class Benchmark(Protocol):
-    """The module of one published benchmark: which runs answer its tables, and what follows from them."""
+    """The module of one published benchmark: the runs that correspond to its tables, and the conclusions from them."""
 
     def sheets(self, published: dict[str, Any]) -> list[Sheet]:
-        """Return its tables; each row has the run that answers it."""
+        """Return its tables. Each row has the run that corresponds to it."""
 
     def judge(self, published: dict[str, Any], filled: Sequence[Filled]) -> list[str]:
         """Return each of its conclusions, judged true or false here."""
@@ -193,7 +193,7 @@ class Reproduction:
         yield from {key_of(run): run for run in runs if run is not None and not problem_of(run)}.values()
 
     def rounds(self, starts: int) -> list[list[Run]]:
-        """Return rounds of runs that bring every cell to `starts` fresh starts; runs of one sheet stay together.
+        """Return the rounds of runs after which every cell has `starts` fresh starts. Runs of one sheet stay together.
 
         A ratio needs as many rounds in which both of its runs take part.
         """
@@ -215,7 +215,10 @@ class Reproduction:
 
 
 def key_of(run: Run, environment: Mapping[str, Any] | None = None) -> Any:
-    """Return a key that is equal for runs that differ in length only; the environment defaults to this machine's."""
+    """Return a key that is equal for runs that differ only in length.
+
+    The environment defaults to that of this machine.
+    """
     where = {"cores": cores(), "variables": os.environ} if environment is None else environment
     return contender(run), run.workers, run.nodes, setting(run, where)
 
@@ -279,7 +282,7 @@ def _divided(ratio: Interval, by: float) -> Interval:
     return Interval(ratio.centre / by, low, high, ratio.confidence)
 
 
-# what a run here can ask for ------------------------------------------------------------------------
+# settings of runs on this machine ------------------------------------------------------------------------
 
 
 def cores() -> int:

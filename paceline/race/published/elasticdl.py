@@ -28,7 +28,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "image_compression": {"model": "image_compression"},
 }
 WORKERS = (1, 2, 3)  # every model runs here with these, even if not published
-LEVEL = 0.1  # share of a speed-up: a claimed improvement must be this large, or smaller with certainty
+LEVEL = 0.1  # share of a speed-up; a claim fails only if an improvement of this size can be ruled out
 SLOW_UPDATE = 0.1  # share of a step; an update reads and writes the model once, which should take less
 SUITE = "elasticdl"
 COMMON = f"batch 64, random images, tasks of {TASK_BATCHES} batches"

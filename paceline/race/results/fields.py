@@ -34,7 +34,7 @@ class Field:
 
     standings: tuple[Standing, ...]
     run: Run
-    place: str = ""  # where it ran, if that is not the same for all
+    place: str = ""  # the machine, if fields are of several machines
 
     @property
     def title(self) -> str:
@@ -55,7 +55,10 @@ class Field:
         return next((s for s in self.at(workers) if s.name == name), None)
 
     def reference(self, which: ReferenceTraits, beside: Standing) -> Standing | None:
-        """Return limit or ddp with as many workers as `beside`; of several the most similar, then the plain one."""
+        """Return the standing of a reference with as many workers as `beside`.
+
+        If there are several, prefer the most similar one.
+        """
         standings = [s for s in self.at(beside.workers) if s.reference == which]
         mine = beside.first.run
         return min(
@@ -86,8 +89,8 @@ class Field:
 def fields_of(records: Iterable[Record]) -> list[Field]:
     """Sort records into fields and standings; failed runs have no rate and are left out.
 
-    A whole heat is in one field, whatever its contenders change. Races with the same base, and plain runs with the same
-    settings, are in that field, too.
+    All contenders of a heat are in one field, even if they change settings. Races with the same base, and plain runs
+    with the same settings, are in that field, too.
     """
     ended = [record for record in records if rate_of(record) is not None and record.verdict != "failed"]
     ended.sort(key=lambda record: (record.time, record.id))
@@ -166,7 +169,7 @@ def _called(records: Sequence[Record]) -> str:
 
 
 def _apart(name: str, parts: Sequence[Sequence[Record]]) -> list[str]:
-    """Return the name once for each contender that has it, with the settings in which they differ."""
+    """Return a distinct name for each contender with the same name: the name and the settings in which they differ."""
     facts = [_is(part[0]) for part in parts]
     differing = [key for key in facts[0] if len({each[key] for each in facts}) > 1]
     return [" ".join([name, *(f"{key} {each[key]}" for key in differing)]) for each in facts]

@@ -66,7 +66,7 @@ def _scaling(field: Field, best: Standing) -> Iterator[str]:
 
 def _waiting(best: Standing) -> Iterator[str]:
     parts = best.last.breakdown
-    if parts.get("exposed") is not None and parts.get("step") and not best.reference:  # DDP waits inside backward
+    if parts.get("exposed") is not None and parts.get("step") and not best.reference:  # not separable for ddp
         yield f"{best.label} spends {100 * parts['exposed'] / parts['step']:.0f} % of a step waiting for other ranks."
 
 

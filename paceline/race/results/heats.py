@@ -1,9 +1,9 @@
 """The facts that a race wrote into the records of its cells: contender and heat.
 
-    heat        contenders are compared inside it: they answer one question, whatever each of them changes
-    base        the record of a heat whose settings are the race's own: a reference changes nothing but the strategy
+    heat        contenders that are compared with each other, even if each changes some settings
+    base        the record of a heat with the settings of the race itself: a reference only changes the strategy
 
-Records of plain runs and of older races say nothing of this.
+Records of plain runs and of older races lack these facts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ def heat_of(record: Record) -> Heat | None:
 
 
 def same_result_of(record: Record) -> bool | None:
-    """Return whether the race found that the run ends where all-reduce ends, on the base of the race."""
+    """Return whether the run gives the result of all-reduce, as its race has written into the record.
+
+    None if it has not.
+    """
     return record.race.get("same_result")
 
 

@@ -11,7 +11,7 @@ def accuracy_of(record: Record) -> list[float]:
 
 
 def updates_of(record: Record) -> int:
-    """Return the updates up to the end of the measurement, warm-up included; 0 if the record does not tell."""
+    """Return the updates up to the end of the measurement, warm-up included; 0 if the record does not say."""
     series, total = record.series, record.rate.get("total")
     blocks = len(total.get("repeats", [])) if total else 0
     measured = len(series.get("seconds", []))

@@ -27,13 +27,13 @@ from paceline.run.fields import Kind
 from paceline.run.reference import ReferenceTraits
 from paceline.run.run import AXES, Run, fields
 
-# What does not change the question that a run answers.
+# Settings that do not change the question that a run answers.
 _ASIDE = {*fields(Kind.STRATEGY, Kind.AXIS, Kind.SIZE, Kind.PLACE, Kind.LENGTH)} - {"profile"}
 _SHOWN = {"threads", "model", "image_size", "sequence_length", "batch_size", "global_batch", "accumulate"}
-_PLACE = {"lab", "profile"}  # what does not change the work of a worker
-UPDATES = "step"  # the unit of a script whose samples nobody counts
-KINDS = ("measured", "replayed", "forecast")  # what says most first
-MARGIN = 3.0  # percent, where a record names none
+_PLACE = {"lab", "profile"}  # settings that do not change the work of a worker
+UPDATES = "step"  # the unit of a script whose samples are not counted
+KINDS = ("measured", "replayed", "forecast")  # kinds of records, the most trusted first
+MARGIN = 3.0  # percent, if a record has no margin
 SAME, CHANGES = "same result as all-reduce", "changes convergence"
 
 
@@ -51,7 +51,7 @@ def name_of(record: Record) -> str:
 
 
 def group(run: Run) -> str:
-    """Return the group of a run whose record does not say whether it ends where all-reduce ends."""
+    """Return the group of a run whose record does not say whether it gives the result of all-reduce."""
     return SAME if has_same_result(run) else CHANGES
 
 
@@ -152,7 +152,10 @@ class Standing:
 
     @cached_property
     def rate(self) -> Interval:
-        """The rate over starts, with an interval from three on; a single plain run has one over its steps."""
+        """The rate over starts. Three or more starts give an interval over starts.
+
+        A single plain run has one over its steps.
+        """
         if len(self.rates) > 1 or self.first.race:
             return rate_interval(self.rates)
         total = self.first.rate["total"]
@@ -160,7 +163,7 @@ class Standing:
 
     @property
     def over(self) -> str:
-        """What the interval is taken over, in words."""
+        """The unit that the interval is computed over, in words."""
         count, steps = len(self.rates), self.first.rate["total"].get("steps")
         if count > 1:
             return f"{count} fresh starts"
@@ -206,7 +209,7 @@ class Standing:
         return self.beside(rival)
 
     def beside(self, rival: Standing) -> Interval:
-        """Return the ratio with the interval of a single look, for figures that decide nothing."""
+        """Return the ratio with an ordinary t interval, for figures that no decision depends on."""
         logs, starts = self.logs_against(rival), min(len(self.rates), len(rival.rates))
         if len(logs) > 1:
             return log_interval(logs)
@@ -215,19 +218,22 @@ class Standing:
         return unpaired_ratio(self.samples, rival.samples)
 
     def _interval(self, logs: Sequence[float]) -> Interval:
-        """Return bounds that allow for looks after every start, if the race made them; else a t interval."""
+        """Return bounds that hold after every start if the race decides after every start; else a t interval."""
         if self.pairs is not None:
             return anytime_ratio(logs, self.pairs)
         return log_interval(logs)
 
     def _together(self, rival: Standing) -> list[float]:
-        """Rounds that both have, if a ratio is to be of these: a single one only where one side has no rival start."""
+        """Return the rounds that both have if a ratio should use them.
+
+        A single round counts only if one side has no other start.
+        """
         logs, starts = self.logs_against(rival), (len(self.rates), len(rival.rates))
         alone = min(starts) == 1 < max(starts) or self.pairs is not None
         return logs if len(logs) > 1 or alone else []
 
     def starts_against(self, rival: Standing) -> int:
-        """Return the number of starts of each side in that ratio."""
+        """Return the number of starts of each side that the ratio uses."""
         return len(self._together(rival)) or min(len(self.rates), len(rival.rates))
 
     def answer(self, rival: Standing) -> Answer:
@@ -278,7 +284,7 @@ def same_work(standing: Standing, alone: Standing) -> bool:
     return UPDATES not in (standing.first.unit, alone.first.unit) and standing.work == alone.work
 
 
-PARTS = ("data", "forward", "backward", "exposed", "update", "other")  # of a step, as reports show them
+PARTS = ("data", "forward", "backward", "exposed", "update", "other")  # parts of a step, in the order of reports
 
 
 def mean_parts(standing: Standing) -> dict[str, float]:

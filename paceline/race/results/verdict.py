@@ -2,7 +2,7 @@
 
 A race has one of three results. A contender wins if it is surely faster than every other one of its group; contenders
 are level if their difference is surely below a margin; or the race is not decided yet. Strategies that change
-convergence are a group of their own, because a rate without accuracy makes no winner. The limit exchanges nothing and
+convergence form a separate group, because a rate without accuracy makes no winner. The limit exchanges nothing and
 never wins. Terminal, page and --json format the same Verdict.
 """
 
@@ -36,7 +36,7 @@ class Verdict:
     `ratio` is the rate of `best` over the rate of `rival`, over `starts` fresh starts of each. `end` says how it ended:
     wins (there is a `winner`), level (`ties` differ by less than `margin` percent), open (not decided yet, and about
     `more_minutes` would settle it), few (too few rounds), alone (one contender) or none (nobody ended well). `beaten`
-    are surely slower than another contender; `undecided` are those that more starts could still tell apart.
+    are surely slower than another contender; `undecided` are those that more starts could still separate.
     """
 
     workers: int

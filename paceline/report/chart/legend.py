@@ -12,7 +12,7 @@ Entry = tuple[str, str]  # name and color
 
 
 def places(names: Sequence[str], width: float) -> list[tuple[float, int]]:
-    """Where each entry begins: x, and the number of its line."""
+    """Return the position of each entry: x, and the number of its line."""
     sizes = [_SWATCH + text_width(name) + _GAP for name in names]
     if sum(sizes) - _GAP <= width:
         return [(sum(sizes[:k]), 0) for k in range(len(names))]
@@ -21,7 +21,7 @@ def places(names: Sequence[str], width: float) -> list[tuple[float, int]]:
 
 
 def height(entries: Sequence[Entry], width: float) -> float:
-    """Room that it takes, with the gap below it; none without entries."""
+    """Return the height of the legend with the gap below it; 0 without entries."""
     return LINE * (1 + places([name for name, _ in entries], width)[-1][1]) + 8 if entries else 0
 
 

@@ -11,12 +11,15 @@ from paceline.report.chart.rows import NARROW
 from paceline.report.chart.svg import dot, label, line, number, path, stroke, text_width, whole
 from paceline.report.chart.ticks import powers, prefixed, step_of, ticks, written
 
-_DASHES = ("", "6 3", "2 3", "8 3 2 3", "12 4", "4 2")  # lines differ by more than color
+_DASHES = ("", "6 3", "2 3", "8 3 2 3", "12 4", "4 2")  # dash patterns, so that lines differ by more than color
 
 
 @dataclass(frozen=True)
 class Line:
-    """Points from left to right. `intervals` are (x, low, high); a line with `dots` says its values there."""
+    """Points from left to right. `intervals` are (x, low, high).
+
+    With `dots`, each point shows its value under the pointer.
+    """
 
     name: str
     color: str
@@ -29,7 +32,10 @@ class Line:
 
 @dataclass(frozen=True)
 class Lines:
-    """A chart of lines. `marks` are the only ticks of x, if they are given; `note` names the line without a legend."""
+    """A chart of lines. `marks`, if set, are the only ticks of x.
+
+    `note` explains the line that the legend leaves out.
+    """
 
     x_axis: str
     y_axis: str
@@ -99,7 +105,7 @@ class Lines:
 
 @dataclass(frozen=True)
 class _Frame:
-    """Values to places in the drawing."""
+    """Converts values to positions in the drawing."""
 
     xs: tuple[float, float]
     ys: tuple[float, float]
@@ -133,5 +139,5 @@ def _drawn(shown: Line, frame: _Frame) -> Iterator[str]:
 
 
 def dash(number: int) -> str:
-    """A pattern for the n-th line of a chart."""
+    """Return the dash pattern of the n-th line of a chart."""
     return _DASHES[number % len(_DASHES)]

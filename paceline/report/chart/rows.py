@@ -15,8 +15,8 @@ from paceline.report.chart import legend as legends
 from paceline.report.chart.svg import dot, fill, label, line, path, rect, shortened, text_width, whole
 from paceline.report.chart.ticks import ticks, written
 
-NARROW = 500  # below, there is less room for names and ticks
-_RIM = ' stroke="var(--paper)" stroke-width="0.6"'  # bars that touch stay apart
+NARROW = 500  # narrower charts have less room for names and ticks
+_RIM = ' stroke="var(--paper)" stroke-width="0.6"'  # gap between bars that would touch
 _HEAD, _GAP, _STRIP, _NAME = 22, 14, 12, 18  # heights: a heading, between rows, dots below a bar, a name above a row
 
 
@@ -44,7 +44,7 @@ class Dot:
 
 @dataclass(frozen=True)
 class Hill:
-    """How values are spread: a height between 0 and 1 for each stretch of equal length from `start` on."""
+    """A histogram of values: a height between 0 and 1 for each bin. Bins have equal length and begin at `start`."""
 
     start: float
     step: float
@@ -66,7 +66,7 @@ Mark = Bar | Interval | Dot | Hill | Tick
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the chart; `value` stands behind its last mark, `heading` above the first row of a group."""
+    """One row of the chart. `value` is written after its last mark, `heading` above the first row of a group."""
 
     name: str
     marks: tuple[Mark, ...]
@@ -79,7 +79,7 @@ class Row:
 
     @property
     def has_strip(self) -> bool:
-        """Dots have a strip of their own below bars."""
+        """Whether dots are drawn in a separate strip below the bars."""
         return any(isinstance(m, Dot) for m in self.marks) and any(isinstance(m, Bar) for m in self.marks)
 
 
@@ -174,7 +174,7 @@ def _whisker(low: float, high: float, y: float) -> Iterator[str]:
 
 
 def _outline(hill: Hill, scale: _Scale, floor: float, height: float) -> str:
-    """The outline of a histogram, closed along its floor."""
+    """Return the outline of a histogram, closed along its base line."""
     points = [(scale(hill.start), floor)]
     for k, part in enumerate(hill.heights):
         edges = (scale(hill.start + k * hill.step), scale(hill.start + (k + 1) * hill.step))
@@ -191,7 +191,7 @@ def _axis(scale: _Scale, top: float, bottom: float, title: str, count: int) -> I
 
 
 def spread(values: Sequence[float], low: float, high: float, count: int = 60) -> tuple[float, ...]:
-    """How many values are in each stretch from low to high, as heights of at most 1; values outside are left out."""
+    """Return the heights of a histogram from low to high. The largest height is 1, and values outside are left out."""
     heights = [0] * count
     for value in values:
         if low <= value <= high and high > low:

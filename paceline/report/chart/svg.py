@@ -16,12 +16,12 @@ def number(value: float) -> str:
 
 
 def text_width(text: str, size: float = 12) -> float:
-    """About how wide a text is; the fonts of readers differ by a tenth."""
+    """Estimate the width of a text. The fonts of readers differ by about a tenth."""
     return size * sum(0.36 if c in _THIN else 0.95 if c in _BROAD else 0.72 if c.isupper() else 0.62 for c in text)
 
 
 def shortened(text: str, room: float, size: float = 12) -> str:
-    """The text, cut where there is no room for it."""
+    """Return the text, cut to the room that it has."""
     if text_width(text, size) <= room:
         return text
     while text and text_width(text + "…", size) > room:
@@ -39,7 +39,7 @@ def whole(width: float, height: float, parts: Iterable[str]) -> str:
 
 
 def beside(panels: Sequence[tuple[str, str]], columns: int, *, paper: str, gap: float = 24) -> str:
-    """Drawings with a title each, in rows of so many columns, on paper."""
+    """Return several drawings, each with a title, in rows of `columns` drawings on one background."""
     sizes = [tuple(map(float, _SIZE.search(svg).groups())) for _, svg in panels]  # type: ignore[union-attr]
     wide, high = max(size[0] for size in sizes), max(size[1] for size in sizes)
     parts = []
@@ -53,7 +53,7 @@ def beside(panels: Sequence[tuple[str, str]], columns: int, *, paper: str, gap: 
 
 
 def _closed(element: str, name: str, says: str) -> str:
-    """The element; what it says is shown where a pointer rests on it."""
+    """Return the element with a tooltip, if `says` is set."""
     return f"{element}><title>{escape(says)}</title></{name}>" if says else f"{element}/>"
 
 
@@ -77,7 +77,7 @@ def dot(x: float, y: float, radius: float, color: str, *, says: str = "", more: 
 
 
 def path(points: Iterable[tuple[float, float]], *, close: bool = False) -> str:
-    """The way through these points, as the `d` of a path."""
+    """Return the path through these points, for the attribute `d`."""
     return "M" + "L".join(f"{number(x)} {number(y)}" for x, y in points) + ("Z" if close else "")
 
 

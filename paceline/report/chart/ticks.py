@@ -1,4 +1,4 @@
-"""Round values for an axis, and how they are written."""
+"""Round values for an axis, and their text."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ def step_of(low: float, high: float, count: int, *, whole: bool = False) -> floa
 
 
 def ticks(low: float, high: float, count: int, *, whole: bool = False) -> list[float]:
-    """Multiples of a round step from low to high, at most `count` + 1 of them."""
+    """Return multiples of a round step from low to high, at most `count` + 1 of them."""
     step = step_of(low, high, count, whole=whole)
     first, last = ceil(low / step - 1e-9), floor(high / step + 1e-9)
     return [k * step for k in range(first, min(last, first + count + 1) + 1)] or [low]
 
 
 def powers(low: float, high: float, count: int) -> list[float]:
-    """Powers of ten from below low to above high; where there are many, every second, third, ... of them."""
+    """Return powers of ten from below low to above high. If there are many, return every second, third, ... of them."""
     first, last = floor(log10(low) + 1e-9), ceil(log10(high) - 1e-9)
     every = max(1, ceil((last - first) / max(1, count)))
     return [10.0**k for k in range(first, last + every, every)]
 
 
 def written(values: list[float]) -> list[str]:
-    """Values of one axis, in rising order, with as many digits as they need, and thousands apart."""
+    """Format the rising values of an axis with as many digits as needed, and with a comma between thousands."""
     gap = min((b - a for a, b in pairwise(values)), default=abs(values[0]) if values else 0.0)
     for digits in range(10):
         texts = [f"{value:,.{digits}f}" for value in values]
@@ -45,6 +45,6 @@ def written(values: list[float]) -> list[str]:
 
 
 def prefixed(value: float) -> str:
-    """A value of a wide range with a prefix: 1k, 64M, 0.01."""
+    """Format a value of a wide range with a prefix: 1k, 64M, 0.01."""
     size, letter = next(((size, letter) for size, letter in _PREFIXES if value >= size), (1.0, ""))
     return f"{value / size:g}{letter}"

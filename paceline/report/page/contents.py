@@ -1,4 +1,4 @@
-"""The table of contents: every section of the page by its title, those of a further field below its name."""
+"""The table of contents: a link to every section of the page. Sections of further fields are grouped by field."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterable
 
 from paceline.report.page.html import tag
 
-# Text of records is escaped before it gets here: only sections of the page itself look like this.
+# Text from records is escaped before, so this pattern only matches sections of the page itself.
 _HEADING = re.compile(r'<(section) id="([^"]+)"><h2>(.*?)</h2>|<h2 class="(field)" id="([^"]+)">(.*?)</h2>')
 
 
 def with_contents(parts: Iterable[str]) -> tuple[str, str]:
-    """The list of links, and the parts with ids that are unique: those of the second field get a number."""
+    """Return the list of links, and the parts of the page with unique ids."""
     seen: dict[str, int] = {}
     links: list[str] = []
 

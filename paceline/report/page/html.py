@@ -1,4 +1,4 @@
-"""Pieces of HTML. Whatever came from a record is escaped here and nowhere else."""
+"""Pieces of HTML. All text from records is escaped here, and nowhere else."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from paceline.report.tables import Table
 
 
 def tag(name: str, content: str, **attributes: str) -> str:
-    """An element; `content` is HTML. Attribute names lose a trailing underscore: class_ is class."""
+    """Return an element whose `content` is HTML. The name class_ becomes class: a trailing underscore is removed."""
     written = "".join(f' {key.rstrip("_").replace("_", "-")}="{escape(value)}"' for key, value in attributes.items())
     return f"<{name}{written}>{content}</{name}>"
 
 
 def text(name: str, content: str, **attributes: str) -> str:
-    """An element around plain text."""
+    """Return an element around plain text, which is escaped."""
     return tag(name, escape(content), **attributes)
 
 
@@ -35,7 +35,7 @@ def _row(cells: Iterable[str]) -> str:
 
 
 def figure(chart: Figure, title: str | None = None) -> str:
-    """The chart at two widths, what it says, and the table behind it."""
+    """Return the chart at two widths, its description, and the table behind it."""
     drawings = [drawing(chart, width, kind) for width, kind in ((WIDE, "wide"), (NARROW, "narrow"))]
     behind = tag("details", text("summary", "Table") + table(chart.table))
     heading = text("h3", title or chart.title)
@@ -43,7 +43,7 @@ def figure(chart: Figure, title: str | None = None) -> str:
 
 
 def slug(title: str) -> str:
-    """The id of a section."""
+    """Return the id of a section."""
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
 
 
@@ -55,7 +55,7 @@ def drawing(chart: Figure, width: int, kind: str) -> str:
 
 
 def named(svg: str, title: str, says: str) -> str:
-    """The SVG with a title and a description, whose ids are unique in the page."""
+    """Return the SVG with a title and a description, whose ids are unique in the page."""
     number = next(_numbers)
     head = f'<title id="t{number}">{escape(title)}</title><desc id="d{number}">{escape(says)}</desc>'
     start, rest = svg.split(">", 1)

@@ -1,4 +1,4 @@
-"""What stands on the page, from top to bottom; a section with nothing to show is left out."""
+"""The sections of the page, from top to bottom. A section with nothing to show is left out."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from paceline.run.reference import COMPARED
 
 RanksOfRecord = Mapping[str, Sequence[Events]]
 _MOST = 12  # unsteady runs that are named
-_COMMANDS = 8  # that are shown at once
+_COMMANDS = 8  # commands that are visible at first
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def _accuracy(field: Field, workers: int) -> Figure | None:
 
 
 def _step_of(standing: Standing, events: RanksOfRecord) -> list[Span]:
-    """The step of its newest start with events that is most like the median step."""
+    """Return the step that is most similar to the median step, from the newest start that has events."""
     for record in reversed(standing.records):
         if ranks := events.get(record.id):
             return one_step(ranks, record.step.get("median"))
@@ -107,7 +107,7 @@ def _step_of(standing: Standing, events: RanksOfRecord) -> list[Span]:
 
 
 def hero(fields: Sequence[Field], records: Sequence[Record], title: str) -> str:
-    """The answer first."""
+    """Return the top of the page: the verdict, and a few figures."""
     first = fields[0] if fields else None
     answer, *more = spoken(first) if first else ["No run in this report has a rate."]
     lines = "".join(text("p", sentence) for sentence in more)
@@ -116,7 +116,7 @@ def hero(fields: Sequence[Field], records: Sequence[Record], title: str) -> str:
 
 
 def spoken(field: Field) -> list[str]:
-    """The verdict for each number of workers, the largest first, then what else was found on the largest."""
+    """Return the verdict for each number of workers, the largest first, and the findings for the largest."""
     results = verdicts(field)
     return [*(judged.headline for judged in results), *results[0].findings]
 
@@ -144,7 +144,7 @@ def _tile(value: str, what: str, detail: str) -> str:
 
 
 def body(drawn: Drawn, lead: str, has_verdict: bool) -> Iterator[str]:
-    """The sections of one field, under its verdict unless that was said already."""
+    """Yield the sections of one field, below its verdict unless the top of the page has it."""
     field = drawn.field
     if lead:
         yield tag("h2", "", class_="rule") + text("h2", lead, class_="field", id=slug(lead))
@@ -227,7 +227,7 @@ _numbers = itertools.count()
 
 
 def _inline(svg: str, number: int) -> str:
-    """Drawings bring a style of their own for both papers; here the page's theme decides."""
+    """Return a drawing without its own light and dark style, because the theme of the page decides."""
     svg = re.sub(r"<style>.*?</style>", "", svg, flags=re.S)
     return (
         svg.replace('"title"', f'"topology{number}"')
@@ -263,12 +263,15 @@ def _command(line: str, records: Sequence[Record]) -> str:
 
 
 def _unbroken(line: str) -> str:
-    """Words of a command that stay in one line each, unless they are long."""
+    """Return a command as HTML in which no word is broken over two lines, unless the word is long."""
     return " ".join(escape(word) if len(word) > 36 else text("span", word) for word in line.split(" "))
 
 
 def notes(records: Sequence[Record], skipped: Sequence[Skipped], fields: Sequence[Field] = ()) -> Iterator[str]:
-    """Failures first, then notes of runs and verdicts, then unsteady runs, of which only the first few are named."""
+    """Return failures, then notes of runs and verdicts, then unsteady runs.
+
+    Only the first few unsteady runs are named.
+    """
     lines = [
         f"{record.id} ({name_of(record)}, {_on(record.workers)}) failed: {_why(record)}" for record in failed(records)
     ]
@@ -301,7 +304,7 @@ def _is_unsteady(record: Record) -> bool:
 
 
 def environments(records: Sequence[Record]) -> str:
-    """The stacks of all runs; usually one."""
+    """Return the hardware and software of all runs, each combination once."""
     stacks: dict[str, Environment] = {json.dumps(r.environment, sort_keys=True): r.environment for r in records}
     blocks = []
     for stack in stacks.values():

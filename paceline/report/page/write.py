@@ -1,7 +1,7 @@
-"""Records in, one HTML file out.
+"""Write the report of some records as one HTML file.
 
-The page may load nothing: its policy (a meta element) lets it use pictures inside it, and the one style and the one
-script whose hashes it names. A style or a script that got in by any other way does nothing.
+The page loads nothing. Its content security policy (a meta element) allows pictures inside the page, and the style and
+the script whose hashes it names. Any other style or script has no effect.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def write_report(
     skipped: Sequence[Skipped] = (),
     charts: Path | None = None,
 ) -> Path:
-    """Write the page of these records, and its charts as PNG and SVG into `charts` if that is given.
+    """Write the page of these records. With `charts`, also write its charts as PNG and SVG into that folder.
 
-    `events` holds, by id of a record, the events of each of its ranks; if they are not given, event files are looked
-    for where the page is written. Without events there is no timeline.
+    `events` holds the events of each rank, by the id of the record. Without this argument, event files are searched in
+    the folder of the page. Without events there is no timeline.
     """
     seen = beside(records, path.parent) if events is None else events
     drawn = [draw_field(field, seen) for field in fields_of(records)]
@@ -50,7 +50,7 @@ def write_report(
 
 
 def beside(records: Sequence[Record], folder: Path) -> RanksOfRecord:
-    """The events of those records whose event file lies in this folder."""
+    """Return the events of the records whose event file is in this folder."""
     return EventFiles([Stored(record, folder / "record.json") for record in records], [])
 
 
@@ -69,7 +69,7 @@ def page(drawn: Sequence[Drawn], records: Sequence[Record], title: str, skipped:
 
 
 def _head(title: str) -> str:
-    """The page's own style; an explicit choice of theme wins over the system's."""
+    """Return the head of the page with its style. A theme that the reader selects overrides that of the system."""
     light, dark = variables(LIGHT), variables(DARK)
     style = "\n".join(
         [
@@ -91,7 +91,7 @@ def _policy(style: str, script: str) -> str:
 
 
 def _hash(text: str) -> str:
-    """A text as a policy names it."""
+    """Return the hash of a text in the form of a content security policy."""
     return f"sha256-{b64encode(sha256(text.encode()).digest()).decode()}"
 
 
@@ -115,7 +115,7 @@ def _foot() -> str:
 
 
 def write_charts(drawn: Sequence[Drawn], folder: Path) -> list[Path]:
-    """Every chart as SVG and PNG, named after what it shows."""
+    """Write every chart as SVG and PNG. File names are those of the charts."""
     folder.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
     for number, shown in enumerate(drawn):

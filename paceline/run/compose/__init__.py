@@ -1,1 +1,1 @@
-"""Checks of combinations: which run, which are refused, and why."""
+"""Checks that decide which combinations of members run and which are refused, with the reasons."""

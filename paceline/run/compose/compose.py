@@ -37,13 +37,13 @@ MENUS = {
     "compressor": compressors.MENU,
     "membership": memberships.MENU,
 }
-OWN = ("model", "optimizer")  # what a script brings itself: nobody knows it before it is wrapped
+OWN = ("model", "optimizer")  # defined by a user's script; not known before it calls wrap
 
 
 def axes_of(run: Run, cluster: Cluster | None = None) -> Axes:
     """Return the members that a run names: those of its strategy, each replaced if the run sets that axis.
 
-    `cluster` is where ranks really are; without it, the run says where they are.
+    `cluster` is the real placement of ranks. Without it, the placement of the run is used.
     """
     strategy = find(run.strategy or "allreduce")
     if strategy.across and not list(nodes(run, Machine())) and (cluster or run.cluster).count > 1:
@@ -67,13 +67,13 @@ def compose(
 ) -> Composed:
     """Return the members of a sound run and the notes about them. Raises Refused with every problem.
 
-    `cluster` is where ranks really are, once they have joined; without it, the run says where they are. Fields in
-    `unknown` hold a default because their value is not known yet; compressors are not checked against them.
+    `cluster` is the real placement of ranks, once they have joined. Without it, the placement of the run is used.
+    Fields in `unknown` hold a default because their value is not known yet; compressors are not checked against them.
     """
     machine = machine or Machine()
     axes, problems = _members(run, cluster)
     known = not problems
-    flags = CHECKS if "model" in unknown else (*CHECKS, optimizer_is_known)  # a loop of its own has its own optimizer
+    flags = CHECKS if "model" in unknown else (*CHECKS, optimizer_is_known)  # a user's loop has its own optimizer
     problems += [str(problem) for check in flags for problem in check(run, machine)]
     if axes is not None:
         problems += [str(problem) for problem in _topology_is_used(run, axes.exchange)]
@@ -124,7 +124,7 @@ def check_words(run: Run) -> None:
 
 
 def _other_words(run: Run) -> None:
-    """Check the spelling of words whose members only the workers build."""
+    """Refuse words for members that only the workers build, if no menu has them."""
     if run.comm != "auto":
         check_comm(run.comm)
     if run.lab is not None:

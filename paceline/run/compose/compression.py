@@ -59,7 +59,7 @@ def one_momentum(run: Run, axes: Axes) -> Iterator[PacelineError]:
 
 
 def momentum_of_one_gradient(axes: Axes) -> Iterator[PacelineError]:
-    """A compressor that takes over momentum, on a lane whose momentum is that of an outer optimizer."""
+    """Refuse a compressor that takes over momentum on a lane with an outer optimizer, which has its own momentum."""
     if axes.compressor.takes_momentum and axes.rule.leaves == "update" and all(x.lossy_ok for x in axes.rule.lanes):
         yield WrongCommand(
             f"compressor {axes.compressor} with rule {axes.rule}",
@@ -111,7 +111,7 @@ def packs_on_cpus(axes: Axes, gpus: int) -> Iterator[PacelineError]:
 
 
 AXES_CHECKS = (momentum_of_one_gradient, contractive_feedback, carried_payloads, whole_tensors)
-# Each with the field of a run that it looks at.
+# Each check with the field of a run that it depends on.
 RUN_CHECKS: dict[Callable[[Run, Axes], Iterator[PacelineError]], str] = {
     one_momentum: "optimizer",
     finite_payloads: "precision",

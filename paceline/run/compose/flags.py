@@ -1,4 +1,4 @@
-"""Checks of single flags for compose.py, whatever the members are."""
+"""Checks of single flags for compose.py. They do not depend on the members."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def _buffer_has_sockets(run: Run, machine: Machine) -> Iterator[PacelineError]:
 def _reference_is_alone(run: Run, machine: Machine) -> Iterator[PacelineError]:
     if run.reference is None:
         return
-    axes = [axis for axis in AXES if getattr(run, axis) and axis != "membership"]  # its members are fixed too
+    axes = [axis for axis in AXES if getattr(run, axis) and axis != "membership"]  # a reference also has fixed members
     for axis in axes:
         yield WrongCommand(
             f"{flag_of(axis)} {getattr(run, axis)} beside --strategy {run.reference}",
@@ -183,20 +183,20 @@ def _hosts(run: Run, machine: Machine) -> Iterator[PacelineError]:
 
 
 def _compute_fits(run: Run, machine: Machine) -> Iterator[PacelineError]:
-    with suppress(UnknownName, BadMember):  # told with the other words
+    with suppress(UnknownName, BadMember):  # reported with the other words
         compute, real = COMPUTE.make(run.compute), run.precision == "fp32" and not run.compile
         yield from compute.problems(model=run.model, batch_size=run.per_worker, plain=real)
 
 
 def _source_fits(run: Run, machine: Machine) -> Iterator[PacelineError]:
     """Check the files of the source, and whether the model takes their samples, before any worker starts."""
-    with suppress(UnknownName, BadMember):  # told with the other words
+    with suppress(UnknownName, BadMember):  # reported with the other words
         source = sources.MENU.make(run.source)
         yield from _misfits(run, source)
 
 
 def _streams_have_no_order(run: Run, machine: Machine) -> Iterator[PacelineError]:
-    with suppress(PacelineError):  # told with the other words
+    with suppress(PacelineError):  # reported with the other words
         source = sources.MENU.make(run.source)
         for name in ("epochs", "checkpoint", "lr_schedule") if source.kind == "stream" else ():
             value = getattr(run, name)

@@ -27,7 +27,7 @@ def consensus_lanes(axes: Axes) -> Iterator[PacelineError]:
 
 
 def update_on_servers(run: Run, axes: Axes) -> Iterator[PacelineError]:
-    """A rule that updates on servers needs dedicated servers, and an optimizer that works on pieces of tensors."""
+    """Refuse an update on servers without dedicated servers, or with an optimizer that needs whole tensors."""
     if axes.rule.needs != "servers":
         return
     if not axes.exchange.dedicated:
@@ -99,7 +99,7 @@ def stale_lanes(axes: Axes) -> Iterator[PacelineError]:
 
 
 def elastic_steps_end(axes: Axes) -> Iterator[PacelineError]:
-    """Elastic refuses schedules that go on exchanging while the next step runs."""
+    """Refuse elastic membership with schedules that continue an exchange during the next step."""
     if axes.membership.elastic and axes.schedule.crosses_step:
         yield WrongCommand(
             f"schedule {axes.schedule} with membership {axes.membership}",
@@ -109,7 +109,7 @@ def elastic_steps_end(axes: Axes) -> Iterator[PacelineError]:
 
 
 def elastic_means_one_sum(run: Run, axes: Axes) -> Iterator[PacelineError]:
-    """Elastic needs rule grad and one sum over all members, of values that need no memory of earlier steps."""
+    """Refuse elastic membership unless a step is one sum of gradients that depend on no earlier step."""
     if not axes.membership.elastic:
         return
     refused = {
@@ -141,7 +141,7 @@ def elastic_means_one_sum(run: Run, axes: Axes) -> Iterator[PacelineError]:
 
 
 def only_elastic_jobs_go_on(run: Run, axes: Axes) -> Iterator[PacelineError]:
-    """Nothing is started again in a job of fixed members, and it has no journal."""
+    """Refuse --restart and --job in a job with fixed members, which restarts nothing and has no journal."""
     for flag, value in (("--restart", run.restart), ("--job", run.job)):
         if value is not None and not axes.membership.elastic:
             yield WrongCommand(
@@ -152,7 +152,7 @@ def only_elastic_jobs_go_on(run: Run, axes: Axes) -> Iterator[PacelineError]:
 
 
 def tensor_by_tensor(run: Run, axes: Axes) -> Iterator[PacelineError]:
-    """Refuse what needs all gradients at once, with a schedule that updates tensors one by one."""
+    """Refuse settings that need all gradients at once if the schedule updates tensors one by one."""
     if not axes.schedule.crosses_step:
         return
     conditions = {
@@ -172,7 +172,7 @@ def tensor_by_tensor(run: Run, axes: Axes) -> Iterator[PacelineError]:
 
 
 def two_phases(axes: Axes) -> Iterator[PacelineError]:
-    """A decoupled schedule needs an exchange that can stop halfway, and values that are not compressed."""
+    """Refuse a decoupled schedule without an exchange in two phases, or with compressed values."""
     if not axes.schedule.decouples:
         return
     if axes.exchange.decoupled() is None:
@@ -190,7 +190,7 @@ def two_phases(axes: Axes) -> Iterator[PacelineError]:
 
 
 def common_order(axes: Axes) -> Iterator[PacelineError]:
-    """If chunks leave in an order of their own, each chunk must be one call of the comm."""
+    """Refuse an exchange of several calls per chunk if rank 0 picks the order of chunks."""
     schedule, compressor = axes.schedule, axes.compressor
     if schedule.crosses_step and not axes.exchange.one_call:
         yield WrongCommand(
@@ -207,7 +207,10 @@ def common_order(axes: Axes) -> Iterator[PacelineError]:
 
 
 def _rounds(compressor: Compressor) -> int:
-    """Return the rounds of a small chunk among four ranks; with two, a compressor that merges in pairs has only one."""
+    """Return the rounds of a small chunk among four ranks.
+
+    Among two, a compressor that merges in pairs has only one round.
+    """
     return len(compressor.wires(Layout((Slot("x", 64),)), Chunk(0, 0, 64), 4))
 
 
@@ -216,7 +219,7 @@ def _word(text: str) -> str:
 
 
 def one_step_for_all(run: Run, axes: Axes) -> Iterator[PacelineError]:
-    """Loss scaling needs a gradient that is the same on every rank, so that all ranks skip together."""
+    """Refuse loss scaling unless the gradient is the same on every rank, so that all ranks skip the same steps."""
     if run.precision == "fp16" and axes.rule.leaves != "backward":
         yield WrongCommand(
             f"--precision fp16 with rule {axes.rule}",
@@ -226,7 +229,7 @@ def one_step_for_all(run: Run, axes: Axes) -> Iterator[PacelineError]:
 
 
 def outer_optimizer(run: Run, axes: Axes) -> Iterator[PacelineError]:
-    """An optimizer that the rule runs itself: one of torch.optim that needs no closure."""
+    """Refuse an outer optimizer that torch.optim does not have, or that needs a closure."""
     text = axes.rule.own_optimizer
     if not text:
         return
@@ -274,7 +277,7 @@ def sound_weights(axes: Axes, cluster: Cluster) -> Iterator[PacelineError]:
 
 
 def mixers(axes: Axes, cluster: Cluster) -> int:
-    """Return how many take part in neighbor averaging: all ranks, or all nodes if it is between nodes."""
+    """Return the number of participants of neighbor averaging: all ranks, or all nodes if nodes average."""
     return cluster.size if axes.exchange.takes_topology else cluster.count
 
 
