@@ -121,8 +121,10 @@ class Unit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The inputs of a schedule: the layout and, once measured, two times per slot in seconds. `ready` is when its
-    gradient was ready in backward; `forward` is when the forward of its layer began."""
+    """The inputs of a schedule: the layout, and once measured, two times per slot in seconds.
+
+    `ready` is when the gradient of the slot was ready in backward; `forward` is when the forward of its layer began.
+    """
 
     layout: Layout
     ready: tuple[float, ...] = ()

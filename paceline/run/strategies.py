@@ -10,8 +10,9 @@ from paceline.run.reference import REFERENCES
 
 @dataclass(frozen=True)
 class Strategy:
-    """A named set of axes. `stands_for` is the published system; `same_result` says whether it gives the result of
-    all-reduce.
+    """A named set of axes. `stands_for` is the published system.
+
+    `same_result` says whether it gives the result of all-reduce.
 
     `choose` says when it is worth trying. `across` replaces the exchange if ranks are on several nodes, where the
     published system did so.

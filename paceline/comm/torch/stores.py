@@ -16,8 +16,7 @@ from paceline.errors import PeerLost, WrongCommand
 
 
 def torch_store(where: Position, deadline: float, store: TextStore) -> Any:
-    """Return a store for torch.distributed: a file in the launcher's folder, a TCP store of rank 0 for several hosts,
-    or a part of torchrun's store."""
+    """Return a store for torch.distributed: a file, a TCP store of rank 0, or a part of torchrun's store."""
     import torch.distributed as dist
 
     if where.meeting and where.all > 1:

@@ -31,8 +31,7 @@ def log_ratio(mine: Sequence[float], theirs: Sequence[float]) -> float:
 
 
 def inner_error(mine: Sequence[float], theirs: Sequence[float]) -> float | None:
-    """Return the standard error that the turns of one start leave in its log ratio, or None with fewer than three
-    turns.
+    """Return the standard error of the log ratio of one start, from its turns; None with fewer than three turns.
 
     The variance of a trimmed mean is that of the winsorized values, divided by the square of the kept share (Tukey,
     McLaughlin).

@@ -48,7 +48,7 @@ def spelled(bits: Array, numel: int, low: float, high: float) -> Iterator[tuple[
 
 
 def spell(bits: Array, out: Array, low: float, high: float) -> None:
-    """Write the same to one vector; whole bytes are written there directly."""
+    """Write the values that `spelled` yields to one vector; whole bytes are written directly."""
     table, whole = np.where(_EIGHT, np.float32(low), np.float32(high)), out.size // 8
     rows = out[: 8 * whole].reshape(-1, 8)
     for part in blocks(whole):

@@ -3,7 +3,7 @@
     arena    | grad 0 | grad 1 | ... | flags |
                  operator, float32     exact
 
-An operator works on the body of a chunk; the tail travels beside it as it is. The state of an operator (residuals,
+An operator works on the body of a chunk; the tail is sent unchanged beside it. The state of an operator (residuals,
 momentum) lies in arena coordinates and is saved by the name of the tensor, so that it survives a new order.
 """
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class Operator(Protocol):
     """A compressor at work on float32 vectors.
 
-    `rest`, if set, may be the same tensor as `src`; it becomes src minus what this rank has sent. An empty state resets
-    the operator.
+    `rest`, if set, becomes src minus the part that this rank has sent. It may be the same tensor as `src`. An empty
+    state resets the operator.
     """
 
     def rounds(self, piece: Chunk, src: Tensor, dst: Tensor, rest: Tensor | None) -> Rounds: ...
@@ -87,7 +87,10 @@ class ArenaCodec:
         looks: bool = True,
         wide: bool = False,
     ) -> None:
-        """Bind an operator. `kind` names the owner of its state; `looks` refuses NaN; `wide` takes any dtype."""
+        """Bind an operator. `kind` names the owner of its state. With `looks`, NaN is refused.
+
+        With `wide`, any dtype is taken.
+        """
         self._text, self._operator, self._layout, self._comm = text, operator, layout, comm
         self._rooms, self._kind, self._looks, self._wide = Rooms(comm, shared), kind, looks, wide
         self.spent = CodingCost()
@@ -130,7 +133,7 @@ class ArenaCodec:
             yield payload
 
     def _look(self, piece: Chunk, src: Tensor) -> None:
-        """Refuse NaN and infinity, which would vanish in bits and indices, after one pass over memory."""
+        """Raise for NaN and infinity, which bits and indices cannot show. Takes one pass over memory."""
         total = float(src.sum())
         if total - total == 0:
             return
@@ -160,7 +163,7 @@ SMALLER = "a smaller learning rate, or look at the batch of that rank"
 
 
 def not_finite(layout: Layout, piece: Chunk, vector: Tensor) -> Iterator[tuple[str, int, int]]:
-    """Yield the tensors of a piece that contain NaN or infinity: name, how many such elements, of how many."""
+    """Yield name, number of bad elements, and length of each tensor of a piece with NaN or infinity."""
     for slot, start, stop in tensors_in(layout, piece):
         wrong = int((~vector[start:stop].isfinite()).sum())
         if wrong:
@@ -168,7 +171,7 @@ def not_finite(layout: Layout, piece: Chunk, vector: Tensor) -> Iterator[tuple[s
 
 
 class Rooms:
-    """The memory of sums, one pair of send and receive buffers per payload. The first use is collective."""
+    """Memory for sums: one pair of send and receive buffers per payload. The first use is collective."""
 
     def __init__(self, comm: Comm, shared: bool) -> None:
         self._comm, self._shared = comm, shared
@@ -200,7 +203,10 @@ def by_name(layout: Layout, vector: Tensor) -> dict[str, Tensor]:
 
 
 def put_back(layout: Layout, vector: Tensor, saved: Mapping[str, Tensor]) -> None:
-    """Write tensors by slot name to a vector in arena coordinates, in its present order; missing ones become zero."""
+    """Write saved tensors, which are found by slot name, to a vector in arena coordinates.
+
+    Missing tensors become zero.
+    """
     vector.zero_()
     for k, slot in enumerate(layout.slots):
         if slot.name in saved:

@@ -1,4 +1,4 @@
-"""Random numbers of a compressor, without touching the global state of torch and numpy.
+"""Random numbers for a compressor, which leave the global state of torch and numpy unchanged.
 
 The state is plain numbers, so that a checkpoint can hold it.
 """
@@ -14,7 +14,7 @@ from paceline.strategy.compressors._bits import Array
 
 
 class Dice:
-    """A stream of random numbers, of one rank, or with rank None the same on all ranks.
+    """A stream of random numbers for one rank. With rank None, the stream is the same on all ranks.
 
     All ranks encode chunks in the same order, so a common stream stays equal.
     """

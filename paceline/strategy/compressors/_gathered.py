@@ -1,4 +1,4 @@
-"""Payloads that cannot be summed: every rank hears all of them, and adds up what it decodes.
+"""Payloads that cannot be summed: every rank receives all of them, decodes them and adds up the results.
 
 dst = sum_p decode(payload_p)
 """
@@ -18,14 +18,14 @@ from paceline.types import Chunk
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Where a few values go, a range or indices, and the values.
+# The positions of some values (a range or indices), and the values.
 Parts = Iterator[tuple[Any, Array]]
 
 
 class Gathered(Stateless):
     """An operator whose payloads are gathered: `encode` turns a vector into bytes, `decode` yields it back in parts."""
 
-    dense = True  # whether decode says something of every element
+    dense = True  # whether decode yields every element
 
     def __init__(self, size: int) -> None:
         self.size = size

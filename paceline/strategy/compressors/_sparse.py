@@ -1,4 +1,4 @@
-"""Indices and values on the wire: 4 bytes and 4 bytes each, of at most 2^31 elements in a chunk.
+"""The format of sparse payloads: 4 bytes per index and 4 per value, in chunks of at most 2^31 elements.
 
 | i0 i1 ... | v0 v1 ... |
 """
@@ -12,7 +12,7 @@ from paceline.strategy.compressors._bits import Array
 from paceline.strategy.compressors._gathered import joined, typed
 
 EACH = 8  # bytes of one index and one value
-MOST = 1 << 31  # elements that an index of 4 bytes tells apart
+MOST = 1 << 31  # most elements that an index of 4 bytes can address
 
 
 def pack(where: Array, values: Array, numel: int) -> Array:

@@ -1,4 +1,4 @@
-"""One or two numbers per tensor and one bit per element: the form in which efsign and onebit send.
+"""The payload format of efsign and onebit: one or two numbers per tensor, and one bit per element.
 
 | numbers of all tensors | bits of tensor 0, in whole words | bits of tensor 1 | ...
 """
@@ -23,7 +23,7 @@ def two_level_bytes(layout: Layout, piece: Chunk, numbers: int) -> int:
 
 
 class TwoLevels(Gathered):
-    """The operator. `levels` returns one scale, for -scale and +scale, or numbers for negatives and the rest."""
+    """The operator. `levels` returns a scale, or a number for negative elements and one for all others."""
 
     def __init__(self, layout: Layout, size: int, levels: Levels, numbers: int) -> None:
         super().__init__(size)

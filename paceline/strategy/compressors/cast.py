@@ -1,9 +1,9 @@
-"""Half the bytes: numbers travel as fp16 or bf16.
+"""Half the bytes: numbers are sent as fp16 or bf16.
 
-Gradients are divided by the number of ranks before they are rounded, so the sum cannot overflow where the mean does
-not; shm adds in float32 and rounds once. A value that becomes infinite by rounding or by summing is an error. There is
-no such check with a loss scale, which looks for infinity in the mean gradient, and none on a GPU, where a check would
-block the stream.
+Gradients are divided by the number of ranks before they are rounded, so the sum overflows only if the mean does; shm
+adds in float32 and rounds once. A value that becomes infinite by rounding or by summing is an error. There is no such
+check with a loss scale, which looks for infinity in the mean gradient, and none on a GPU, where a check would block the
+stream.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class ScaledCast(Cast):
 
 
 class CastCodec(Stateless):
-    """An operator with two vectors of half the size beside the arena: the rounded values, and their sum."""
+    """An operator with two more vectors of half the arena's size: the rounded values, and their sum."""
 
     def __init__(self, member: Cast, layout: Layout, comm: Comm, shared: bool) -> None:
         import torch

@@ -2,9 +2,9 @@
 
     u = momentum u + g        v = v + u        send the largest of v; where it was sent, u = v = 0
 
-Stage e of the warm-up sends ratio^((e+1)/(warmup+1)) of the elements; a stage has `stage` steps, for which the
-paper takes an epoch. `clip` bounds the norm of a worker's gradient by clip / sqrt(workers) before it is added;
-a chunk gets its share of that. The optimizer must have no momentum of its own.
+Stage e of the warm-up sends ratio^((e+1)/(warmup+1)) of the elements. A stage has `stage` steps (in the paper, an
+epoch). `clip` bounds the norm of a worker's gradient by clip / sqrt(workers) before it is added; a chunk gets its share
+of that. The optimizer must have no momentum of its own.
 
 Y. Lin et al., "Deep Gradient Compression: Reducing the Communication Bandwidth for Distributed Training", ICLR 2018.
 """
@@ -73,7 +73,10 @@ class Dgc(Lossy):
 
 
 class Corrected:
-    """The velocity u, the unsent sum v, and the step count of every range, however it was cut into chunks."""
+    """The velocity u, the unsent sum v, and the step count of every range.
+
+    A new plan may cut the ranges differently.
+    """
 
     def __init__(self, member: Dgc, layout: Layout, size: int) -> None:
         import torch
@@ -120,7 +123,7 @@ class Corrected:
 class Ranges:
     """Step counts of the ranges of a vector; a chunk of a new plan continues with the counts of the ranges it covers.
 
-    | 7 times | 8 times | 7 times |        the numbers of times between two cuts
+    | 7 steps | 8 steps | 7 steps |        a step count for each range between two cuts
     """
 
     def __init__(self, numel: int, times: int) -> None:

@@ -1,4 +1,4 @@
-"""Signs with one scale per tensor, so that the size of a gradient survives: made for feedback.
+"""Signs with one scale per tensor, which keeps the magnitude of the gradient. It is made for feedback.
 
     C(u) = |u|_1 / d  sign(u)
 

@@ -1,8 +1,8 @@
-"""Error feedback: what was not sent is added to the next gradient.
+"""Error feedback: the part of a gradient that was not sent is added to the next gradient.
 
     u = gamma g + beta e        send C(u)        e = u - C(u)        beta = gamma = 1 by default
 
-With beta = gamma = 1 the sum of all gradients is the sum of what was sent plus the last residual. C must be
+With beta = gamma = 1, the sum of all gradients equals the sum of all sent values plus the last residual. C must be
 contractive, otherwise e grows without bound: unbiased compressors are used in their contractive form (randomk unscaled,
 the stochastic ones divided by 1 + omega).
 
@@ -90,7 +90,7 @@ class Feedback(CompressorTraits):
 
 
 class FeedbackOperator:
-    """One vector beside the arena: between steps it holds e, while a chunk is coded u."""
+    """An operator with one more vector of the arena's size. It holds e between steps, and u while a chunk is coded."""
 
     def __init__(self, layout: Layout, inner: Operator, beta: float = 1.0, gamma: float = 1.0) -> None:
         import torch

@@ -1,4 +1,4 @@
-"""The k largest of the sum, found pair by pair: payloads stay at k elements however many ranks there are.
+"""The k largest elements of the sum, by merging in pairs: payloads have k elements for any number of ranks.
 
     round 0    0 <-> 1    2 <-> 3        each pair adds its two sparse vectors and keeps the k largest
     round 1    0 <-> 2    1 <-> 3        both partners compute the same
@@ -10,8 +10,8 @@ is lost:
     sum_p (g_p + e_p) = P ghat + sum_p e_p'
 
 S. Shi et al., "A Distributed Synchronous SGD Algorithm with Global Top-k Sparsification for Low Bandwidth
-Networks", ICDCS 2019. There a rank keeps as residual what is not in the result, which loses elements that another pair
-of ranks kept.
+Networks", ICDCS 2019. In the paper, a rank's residual is everything that is not in the result; this loses elements that
+another pair of ranks kept.
 """
 
 from __future__ import annotations

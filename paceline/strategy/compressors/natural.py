@@ -1,4 +1,4 @@
-"""Powers of two: a sign and an exponent, 9 bits, rounded up or down at random so that the mean is right.
+"""Round to powers of two: a sign and an exponent, 9 bits. Rounding up or down is random, so that the mean is right.
 
     x = 1.f x 2^e   ->   2^(e+1) with probability f, 2^e otherwise        omega = 1/8
 
@@ -45,7 +45,7 @@ class Natural(Lossy):
 
 
 class Exponents(Gathered):
-    """| signs | exponents, a byte each |"""
+    """The operator. A payload is | signs | exponents, a byte each |."""
 
     def __init__(self, size: int, dice: Dice, factor: float) -> None:
         super().__init__(size)

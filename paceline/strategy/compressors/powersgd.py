@@ -1,14 +1,14 @@
-"""A low-rank picture of each matrix: two thin sums instead of one large one.
+"""A low-rank approximation of each matrix: two sums of thin matrices instead of one large sum.
 
     P = sum_p M_p Q          P = orthonormal columns of P
-    Q = sum_p M_p^T P        dst = P Q^T, and Q, its columns at length 1, is where the next step starts
+    Q = sum_p M_p^T P        dst = P Q^T; Q, with columns of length 1, is the start of the next step
 
 If a column of Q becomes zero, the next step starts from the column that this step began with; otherwise P would have a
 zero column forever.
 
-M is a tensor as a matrix of shape[0] rows. Vectors, and matrices that would not become smaller, travel as they are. By
-itself the operator loses what does not fit into `rank` columns: use feedback(powersgd(rank=2)). The residual of worker
-p is M_p - P (M_p^T P)^T, computed from its own matrix, so it stays bounded even if workers disagree.
+M is a tensor as a matrix of shape[0] rows. Vectors, and matrices that would not become smaller, are sent unchanged. The
+operator alone loses everything that does not fit into `rank` columns: use feedback(powersgd(rank=2)). The residual of
+worker p is M_p - P (M_p^T P)^T, computed from its own matrix, so it stays bounded even if workers disagree.
 
 T. Vogels, S. P. Karimireddy, M. Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed
 Optimization", NeurIPS 2019.
@@ -173,9 +173,10 @@ class LowRank:
 
 
 def at_length_one(q: Tensor, before: Tensor) -> Tensor:
-    """Scale rows to length 1, so that M Q overflows only if M does; a row without direction comes from `before`."""
+    """Scale rows to length 1, so that M Q overflows only if M does. A row of zeros is replaced by that of `before`."""
     sizes = q.abs().amax(dim=1, keepdim=True)
-    rows = q / sizes  # first by the largest number: squares of large and of tiny ones leave float32
+    # First divide by the largest number, because squares of large or tiny numbers leave the range of float32.
+    rows = q / sizes
     known = (sizes > 0) & sizes.isfinite()
     return (rows / rows.norm(dim=1, keepdim=True)).where(known, before)
 

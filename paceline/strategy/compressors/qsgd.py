@@ -1,4 +1,4 @@
-"""Levels of the norm of a bucket, rounded at random so that the mean is right.
+"""Round to levels of a bucket's norm, at random so that the mean is right.
 
     omega = min(bucket / levels^2, sqrt(bucket) / levels)
 
@@ -22,7 +22,7 @@ from paceline.types import Chunk, Layout
 
 @dataclass(frozen=True)
 class Qsgd(Lossy):
-    """With the default of 7 levels, an element takes 4 bits with its sign."""
+    """The member. With the default of 7 levels, an element and its sign take 4 bits."""
 
     levels: int = 7
     bucket: int = 512

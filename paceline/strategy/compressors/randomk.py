@@ -2,7 +2,7 @@
 
     C(u) = d/k  u[S]        |S| = k, without replacement: unbiased
 
-Inside feedback it is not scaled by d/k: scaled, the residual would grow by d/k - 1 with every step.
+Inside feedback it is not scaled by d/k, because then the residual would grow by the factor d/k - 1 with every step.
 
 S. U. Stich et al., "Sparsified SGD with Memory", NeurIPS 2018.
 """

@@ -2,7 +2,7 @@
 
     dst[i] = sign(sum_p sign(g_p[i]))        sign(0) = +1
 
-With a momentum (signum) it is the sign of m = momentum m + (1 - momentum) g. The result does not depend on the
+With a momentum (signum), ranks send the sign of m = momentum m + (1 - momentum) g. The result does not depend on the
 scale of the gradients, so the learning rate is the step: use a small one.
 
 J. Bernstein et al., "signSGD with Majority Vote is Communication Efficient and Fault Tolerant", ICLR 2019.

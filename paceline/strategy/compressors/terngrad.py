@@ -1,12 +1,12 @@
-"""Minus one, zero or one times the largest magnitude of a bucket, at random so that the mean is right: 2 bits.
+"""Round to -1, 0 or 1 times the largest magnitude of a bucket, at random so that the mean is right: 2 bits.
 
     omega = (sqrt(bucket) - 1) / 2
 
-With `clip`, numbers are first clipped to `clip` times the root mean square of their bucket (2.5 in the paper, of the
-standard deviation), which makes the largest magnitude and so the noise smaller; the mean is then no longer exact.
+With `clip`, numbers are first clipped to `clip` times the root mean square of their bucket (in the paper, 2.5 times the
+standard deviation). This makes the largest magnitude, and so the noise, smaller; the mean is then no longer exact.
 
 W. Wen et al., "TernGrad: Ternary Gradients to Reduce Communication in Distributed Deep Learning", NeurIPS 2017,
-which takes one magnitude per layer; buckets vary less.
+which uses one magnitude per layer; inside a bucket, magnitudes vary less.
 """
 
 from __future__ import annotations

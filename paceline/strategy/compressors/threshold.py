@@ -1,10 +1,10 @@
 """Send every element whose magnitude reaches a threshold; their number differs by rank and step.
 
     round 0    every rank sends the number of its elements
-    round 1    indices and values, as long as the longest; dense where that would be shorter
+    round 1    indices and values, padded to the longest payload; or the dense vector, if that is shorter
 
-The threshold applies to the gradient of a worker, whatever the number of workers. With feedback, no element of the
-residual exceeds it.
+The threshold applies to the gradient of one worker; it does not depend on the number of workers. With feedback, no
+element of the residual exceeds it.
 
 N. Strom, "Scalable Distributed DNN Training Using Commodity GPU Cloud Computing", Interspeech 2015.
 """

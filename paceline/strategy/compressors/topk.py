@@ -3,8 +3,8 @@
 A. F. Aji, K. Heafield, "Sparse Communication for Distributed Gradient Descent", EMNLP 2017; with feedback,
 S. U. Stich et al., "Sparsified SGD with Memory", NeurIPS 2018.
 
-In a large vector, a threshold from a sample leaves a little more than k elements, and the exact choice is made among
-those. A bad sample costs time, never exactness.
+In a large vector, a threshold from a sample first selects slightly more than k elements; the k largest are then chosen
+exactly among them. A bad sample costs time, but the result is always exact.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from paceline.strategy.compressors._sparse import EACH, pack, unpack
 from paceline.types import Chunk, Layout
 
 SMALL = 1 << 15  # up to here sampling costs more than it saves
-STRIDE = 251  # of the sample; a prime, because layers have lengths with many small factors
+STRIDE = 251  # stride of the sample; a prime, because lengths of layers have many small factors
 _SMALLEST = np.finfo(np.float32).smallest_subnormal
 
 

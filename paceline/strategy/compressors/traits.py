@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 class CompressorTraits(Member):
     """
-    contractive      |u - C(u)| is smaller than |u|: what feedback keeps stays bounded
-    shrinks          not contractive as it stands, but has a contractive form, which feedback uses
-    remembers        keeps what it does not send by itself
+    contractive      |u - C(u)| is smaller than |u|, so that the residual of feedback stays bounded
+    shrinks          is not contractive, but has a contractive form, which feedback uses
+    remembers        keeps residuals of its own, without feedback
     takes_momentum   applies momentum itself, so that the optimizer must have none
     """
 
@@ -28,7 +28,7 @@ class CompressorTraits(Member):
 
     @property
     def biased(self) -> bool:
-        """Return whether the expected value of what is sent differs from the input."""
+        """Return whether the expected value of the decoded payload differs from the input."""
         return True
 
     @property

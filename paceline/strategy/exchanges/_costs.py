@@ -11,12 +11,15 @@ from paceline.protocols import Compressor, Costed, Flows, Priced, Wire
 from paceline.strategy.exchanges._rounds import Along, Edges, within
 from paceline.types import Chunk, Cluster, Layout
 
-ROWS = 10_240  # of a topology that are asked for at most: each may take as long as there are ranks
+ROWS = 10_240  # most steps of a topology to look at, because the cost of one grows with the number of ranks
 
 
 @dataclass(frozen=True)
 class Load:
-    """Bytes into each rank, servers after workers, and into each node from others; means over `steps` of a period."""
+    """Bytes that each rank receives, servers after workers, and that each node receives from others.
+
+    Means over `steps`.
+    """
 
     received: tuple[int, ...]
     crossing: tuple[int, ...]
@@ -80,7 +83,10 @@ def total(lanes: Sequence[Load]) -> Load:
 
 
 def steps_of(period: int, most: int) -> list[int]:
-    """Return all steps of a period, or a sample with as many even as odd steps, which may use different links."""
+    """Return all steps of a period, or a sample.
+
+    A sample has as many even as odd steps, which may use different links.
+    """
     if period <= most:
         return list(range(period))
     count = min(period, max(2, most - most % 2))

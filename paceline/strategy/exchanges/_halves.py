@@ -1,9 +1,10 @@
-"""The sum of all ranks in two phases, for schedules that put something between them.
+"""The sum over all ranks in two phases, for schedules that run forward between them.
 
     phase 0   reduce-scatter   rank r gets the sum of part r            | A0+A1 |       |
-    phase 1   all-gather       everybody gets all parts                 | A0+A1 | B0+B1 |
+    phase 1   all-gather       every rank gets all parts                 | A0+A1 | B0+B1 |
 
-Together they move as many bytes as an all-reduce. It is not on the menu: schedule `dear` turns `allreduce` into it.
+Both phases together move as many bytes as an all-reduce. This exchange is not on the menu: schedule `dear` makes it
+from `allreduce`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Which rank of a parameter server adds which piece of a chunk.
+"""Decide which rank of a parameter server adds which piece of a chunk.
 
-n workers and k dedicated servers of the same bandwidth are all done at the same time when they hold
+n workers and k dedicated servers with equal bandwidth finish at the same time if they hold these shares:
 
     a dedicated server    2 (n-1) / (n^2 + kn - 2k)    of all bytes
     a co-located one        (n-k) / (n^2 + kn - 2k)
 
-Each piece of a chunk goes to the holder that has the least bytes for its share. Workers and servers compute the same
-placement independently, because it depends on the chunks alone.
+Each piece of a chunk goes to the rank that has the fewest bytes relative to its share. Workers and servers compute the
+same placement independently, because it depends on the chunks alone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from itertools import pairwise
 from paceline.types import Piece, spread
 
 LARGEST = 4_096_000  # bytes of one piece
-SMALLEST = 16_384  # below this, cutting costs more messages than balance is worth
+SMALLEST = 16_384  # bytes; smaller chunks are not cut, because balance is worth less than the extra messages
 GRAIN = 64  # bytes: pieces are cut at cache lines
 
 
@@ -54,7 +54,10 @@ class Placer:
         return [piece for piece in placed if piece.stop > piece.start]
 
     def _take(self, nbytes: int) -> int:
-        """Return the holder with the least bytes for its share; on a tie the last: dedicated servers are last."""
+        """Return the rank with the fewest bytes relative to its share.
+
+        On a tie the last one, because dedicated servers are last.
+        """
         rank = min(reversed(self._holders), key=lambda holder: (self.loads[holder] + nbytes) / self._parts[holder])
         self.loads[rank] += nbytes
         return rank

@@ -2,7 +2,7 @@
 
 If every round has its own comm (`apart`), rounds advance by themselves: the engine advances works in the order of the
 plan, and a chunk never overtakes the one before it. So calls on each comm have the same order on all ranks. Otherwise a
-later round starts when somebody waits for it, again in the order of the plan.
+later round starts when the engine waits for the work, again in the order of the plan.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ class Chain(Work):
             self._next()
 
     def advance(self, limit: float = math.inf) -> float:
-        """Start rounds while the one before is done, up to `limit` in all; return the number so far, inf at the end."""
+        """Start rounds whose previous round is done, up to `limit` in all.
+
+        Return the number so far, or infinity at the end.
+        """
         if self._apart:
             while self._work is not None and self._started < limit and self._work.done():
                 self._next()
@@ -43,7 +46,10 @@ class Chain(Work):
         return self._work is None or self._work.done()
 
     def done(self) -> bool:
-        """Return whether all rounds are done, but start none: ranks would start rounds in different orders."""
+        """Return whether all rounds are done.
+
+        It starts no round, because ranks would start rounds in different orders.
+        """
         return self._work is None
 
 

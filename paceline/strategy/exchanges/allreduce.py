@@ -1,4 +1,4 @@
-"""Every rank gets the sum over all ranks: each rank sums one n-th, then all ranks read the n parts.
+"""Every rank gets the sum over all ranks: each rank adds one of n parts, then all ranks read the n sums.
 
     rank 0   | A0 | B0 |   ->  | A0+A1 |       |  ->  | A0+A1 | B0+B1 |
     rank 1   | A1 | B1 |   ->  |       | B0+B1 |  ->  | A0+A1 | B0+B1 |

@@ -1,8 +1,9 @@
 """Several levels: inside the node first, then between nodes, then back.
 
-hierarchical(4x8)             the sum of all: reduce-scatter along each dimension, all-gather in reverse. The same
-                              bytes as flat all-reduce in far fewer steps; between nodes every rank sends its own part
-hierarchical(neighbor(T))     the mean inside a node, neighbors between nodes (every rank its part), and back inside
+hierarchical(4x8)             the sum over all ranks: reduce-scatter along each dimension, all-gather in reverse. The
+same
+                              bytes as a flat all-reduce in far fewer steps. Between nodes every rank sends its own part
+hierarchical(neighbor(T))     the mean inside a node, mixed with neighboring nodes; every rank sends its own part
 hierarchical                  dimensions from the nodes: ranks per node x nodes
 """
 
@@ -128,7 +129,7 @@ class LevelsChannel:
 
     def __init__(self, comm: Comm, dimensions: Sequence[int]) -> None:
         self._comm = self.memory = comm
-        # Rounds up and down have comms of their own, so that they may go on by themselves, each in the order of chunks.
+        # Rounds up and rounds down have separate comms, so that each kind can advance in the order of chunks.
         self._levels = [(comm.split(groups), comm.split(groups), size) for groups, size in along(dimensions)]
         self._total = math.prod(dimensions)
         self._scratch: dict[tuple[int, str, int, Any], Tensor] = {}
@@ -159,7 +160,7 @@ class LevelsChannel:
             dst.copy_(part[: dst.numel()])
 
     def _across(self, unit: Unit, chunk: Chunk, part: Tensor) -> Generator[Work, None, Tensor]:
-        """Combine this rank's part at the top level; here nothing is left to do, because the sum is complete."""
+        """Combine this rank's part between nodes. Nothing is left to do here, because the sum is already complete."""
         yield from ()
         return part
 
@@ -178,7 +179,10 @@ class LevelsChannel:
 
 
 class NodesChannel(LevelsChannel):
-    """The mean inside the node, cut among its ranks; each averages its part with the same local rank of other nodes."""
+    """The mean inside a node, cut into one part per rank.
+
+    Each rank averages its part with the same local rank of other nodes.
+    """
 
     def __init__(self, comm: Comm, cluster: Cluster, topology: Any) -> None:
         self._comm = self.memory = comm
@@ -192,7 +196,7 @@ class NodesChannel(LevelsChannel):
         self._written: Mixing | None = None
 
     def start(self, unit: Unit, chunk: Chunk, src: Tensor, dst: Tensor, codec: Codec | None) -> Work:
-        """Read the user's weights now, in the order of chunks: all ranks compare them, and rounds advance later."""
+        """Start a unit. The user's weights are read now, in the order of chunks, because all ranks compare them."""
         self._written = None if self.weights is None else self.weights.row(unit.step)
         return super().start(unit, chunk, src, dst, codec)
 
@@ -202,7 +206,10 @@ class NodesChannel(LevelsChannel):
         return mixed
 
     def _row(self, step: int) -> Mixing:
-        """Return the row of this node, for this rank's part; parts are sums, and the weights make means of them."""
+        """Return the row of this node, for this rank's part.
+
+        Parts are sums, so the weights are divided by the ranks of a node.
+        """
         row = self._written or self._topology.row(self._node, View(self._node, len(self._nodes)), step)
         place = self._nodes[self._node].index(self._comm.rank)
         sources = tuple((self._nodes[peer][place], weight / self._total) for peer, weight in row.sources)

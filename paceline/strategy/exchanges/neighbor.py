@@ -47,7 +47,7 @@ class Neighbor(ExchangeTraits):
 
     def check(self, cluster: Cluster) -> None:
         self.topology.check(cluster.size, cluster.count)
-        if cluster.count > 1:  # what numbers alone do not show: nodes with unlike numbers of ranks
+        if cluster.count > 1:  # counts do not show that nodes have different numbers of ranks
             self.topology.row(0, View(0, cluster.size, cluster.nodes), 0)
 
     def join(self, comm: Comm, view: View, lane: Lane) -> Channel:

@@ -1,11 +1,11 @@
-"""A parameter server: every piece of a chunk has an owner, which adds up what all workers push; all pull the sum.
+"""A parameter server: every piece of a chunk has an owner. All workers push to it, it adds, and all pull the sum.
 
     worker 0   | a0 | b0 | c0 |  --a0-->  server 0: a0 + a1  -->  | a | b | c |
     worker 1   | a1 | b1 | c1 |  --b1-->  server 1: b0 + b1  -->  | a | b | c |
 
 ps(servers=2)                     two more processes, and workers own pieces too (see _placement.py for how much)
 ps(servers=2, colocated=false)    all pieces on the two servers
-ps                                no server: every worker owns a part, which is reduce-scatter and all-gather
+ps                                no servers: every worker owns a part, as in reduce-scatter and all-gather
 """
 
 from __future__ import annotations

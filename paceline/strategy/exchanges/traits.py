@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 class ExchangeTraits(Member):
     """
     phases           phases of one chunk that the dispatcher lets leave one by one
-    takes_topology   mixes with neighbors, and takes a topology that says with whom
-    asynchronous     takes what has arrived instead of waiting for this step's
-    shares_results   fills one memory for all ranks of a host where the comm offers that
+    takes_topology   mixes with neighbors, which a topology defines
+    asynchronous     uses the values that have arrived, without waiting for those of this step
+    shares_results   writes results into one memory for all ranks of a host, if the comm has that
     one_call         a phase is one call of the comm, so that units may leave in any common order
     gathers          carries payloads that cannot be summed
     mixes_once       every rank mixes what it receives by itself, and rounds once
     weighs           mixes by weights that a user sets for a step: of each "rank" or each "node"; "" is none
     one_sum          a chunk is one sum of the comm, which a library may add in the dtype that travels
-    by_owner         pieces go straight to their owners and back, whatever pattern a comm has for sums
+    by_owner         pieces go straight to their owners and back; the comm's own pattern for sums is not used
     """
 
     phases: ClassVar[int] = 1

@@ -1,11 +1,11 @@
 """Every rank writes to its neighbors' memory and continues with what has arrived in its own; no rank waits.
 
     averaging    y[i] = (keep x[i] + sum_j weight[i, j] x[j]) / (keep + sum_j weight[i, j])      j: those that arrived
-    mass         y[i] = share x[i] + sum of what was given to i;  share x[i] goes to each target
+    mass         y[i] = share x[i] + sum of all shares sent to i;  share x[i] goes to each target
 
-What has arrived may belong to any step, older or newer. If a source writes twice before the rank reads, averaging uses
-the last value, and mass is added up. The mass of all ranks, including mass under way, never changes, so push_sum still
-finds the mean; plain averaging only comes near it.
+Values that have arrived may belong to any step, older or newer. If a source writes twice before the rank reads,
+averaging uses the last value, and mass is added up. The mass of all ranks, including mass under way, never changes, so
+push_sum still converges to the mean; plain averaging only comes close to it.
 
 B. Ying, K. Yuan, H. Hu, Y. Chen and W. Yin, "BlueFog: Make Decentralized Algorithms Practical for Optimization and
 Deep Learning", 2021 (win_put); M. Assran and M. Rabbat, "Asynchronous Gradient Push", 2021.
@@ -33,7 +33,7 @@ LEAST = 0.5
 
 @dataclass(frozen=True)
 class Window(Neighbor):
-    """The exchange. Its traffic is what is written to each rank in a step, whether it is read or not."""
+    """The exchange. Its traffic is the bytes written to each rank in a step, even if they are never read."""
 
     name: ClassVar[str] = "window"
     asynchronous: ClassVar[bool] = True
@@ -90,7 +90,10 @@ class WindowChannel:
         return works
 
     def _arrived(self, window: Buffers, chunk: Chunk, dst: Tensor, weights: Mapping[int, float]) -> Iterator[float]:
-        """Add what has arrived, weighted, and clear it; yield the weight of each source that had written."""
+        """Add the weighted values that have arrived, and clear them.
+
+        Yield the weight of each source that had written.
+        """
         for source, tensor in self._restored.pop(chunk.index, {}).items():
             dst.add_(tensor.to(dst.dtype), alpha=weights.get(source, 1.0))
             yield weights.get(source, 1.0)
@@ -99,7 +102,10 @@ class WindowChannel:
                 yield weights.get(source, 1.0)
 
     def state(self) -> Mapping[str, Any]:
-        """Return what has arrived and was not read. To keep all mass, save on all ranks, after a barrier."""
+        """Return the values that have arrived but were not read.
+
+        To keep all mass, save on all ranks after a barrier.
+        """
         unread = {index: dict(slots) for index, slots in self._restored.items()}
         for index, window in self._windows.items():
             parked = unread.setdefault(index, {})
@@ -108,7 +114,7 @@ class WindowChannel:
         return {"arrived": unread}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Load a state, on all ranks; what is still under way belongs to discarded steps."""
+        """Load a state, on all ranks. Values that are still under way belong to discarded steps."""
         self._restored = {index: dict(slots) for index, slots in state.get("arrived", {}).items()}
         if self._windows:
             self._comm.barrier()

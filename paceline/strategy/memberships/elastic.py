@@ -36,5 +36,5 @@ class Elastic(MembershipTraits):
             )
 
     def join(self, comm: Any) -> Any:
-        """Return the presence that `paceline.join` made: it is connected before anything is wrapped."""
+        """Return the presence that `paceline.join` has made, which is already connected."""
         return comm

@@ -1,4 +1,7 @@
-"""Fixed membership: the ranks that start are the ranks that finish. A step commits if this rank wants it to."""
+"""Fixed membership: the ranks that start are the ranks that finish.
+
+A step is committed by the decision of this rank alone.
+"""
 
 from __future__ import annotations
 

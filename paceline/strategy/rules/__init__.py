@@ -1,4 +1,4 @@
-"""Rules: what a worker sends, when it may leave, and when it must be back."""
+"""Rules: the vectors that a worker sends, when they may leave, and when results must be back."""
 
 from paceline.menu.menu import Menu
 

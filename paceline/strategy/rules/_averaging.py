@@ -18,7 +18,7 @@ EVERYBODY = Lane("parameters of all", needs_consensus=False, lossy_ok=False, hal
 class Averaging(RuleTraits):
     """
     every          steps between averagings over the exchange
-    global_every   steps between means over all ranks on top of it; 0 is never
+    global_every   steps between additional means over all ranks; 0 means never
     """
 
     every: int = 1
@@ -65,7 +65,7 @@ class AveragingDuty(LocalDuty):
 
 
 class AllLane:
-    """A mean over all ranks on top of a neighbor exchange."""
+    """An additional mean over all ranks, beside a neighbor exchange."""
 
     def __init__(self, context: Context) -> None:
         from paceline.strategy.exchanges.allreduce import AllReduce

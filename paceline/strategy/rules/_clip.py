@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def clip(parameters: Sequence[Tensor], largest: float, in_place: bool) -> None:
-    """Clip p.grad. Without `in_place` a clipped gradient is a new tensor, and the old one is not written."""
+    """Clip p.grad. Without `in_place`, a clipped gradient is a new tensor, and the old tensor stays unchanged."""
     import torch
 
     moved = [parameter for parameter in parameters if parameter.grad is not None]

@@ -41,13 +41,13 @@ class Context:
     clip_norm: float | None = None
     loss_scale: Any = None
     private_gradients: bool = False
-    clock: Callable[[], float] = time.monotonic  # one for all processes of a host
+    clock: Callable[[], float] = time.monotonic  # shared by all processes of a host
     weight: Callable[[], float] | None = None  # equal shares by default
     open_gates: Callable[[Callable[[Sequence[int]], None]], LaneGates] | None = (
-        None  # where a schedule crosses the step
+        None  # only if the schedule crosses the step
     )
     on_forward: Callable[[Callable[[], None]], None] = lambda act: None  # calls `act` before every layer of a forward
-    run_step: Callable[..., Any] | None = None  # the optimizer's own step, where optimizer.step() is taken over
+    run_step: Callable[..., Any] | None = None  # the optimizer's own step, if wrap has replaced optimizer.step()
     make_optimizer: Callable[[str, Sequence[Any]], Any] = lambda text, parameters: None  # one of torch.optim
 
     def step(self, *closure: Any) -> Any:
@@ -75,7 +75,10 @@ class Context:
         return 1.0 / (self.comm.size * self.accumulate) if self.weight is None else self.weight()
 
     def local_factor(self) -> float:
-        """Return the factor of this rank's gradient in its own update; over ranks it gives the weighted mean."""
+        """Return the factor of this rank's gradient in its own update.
+
+        The mean over ranks is then weighted by samples.
+        """
         if self.weight is None:
             return 1.0 / self.accumulate
         factor = self.weight() * self.comm.size
@@ -95,8 +98,8 @@ class Context:
 class Carrier:
     """One lane that carries tensors of the parameters' shapes, or of those at `positions`: fill, send, wait, read.
 
-    Over a consensus exchange, which sums, tensors leave divided by the number of ranks; over neighbors the
-    weights are in the mixing.
+    A consensus exchange sums, so tensors are divided by the number of ranks before they leave. Among neighbors, the
+    mixing has the weights.
     """
 
     def __init__(
@@ -127,7 +130,7 @@ class Carrier:
         return tensor.to(self.engine.carried(tensor), copy=True)
 
     def drop(self) -> None:
-        """Wait for what is under way, and discard it."""
+        """Wait for the exchange that is under way, and discard its result."""
         self.wait()
         self.sent = False
 

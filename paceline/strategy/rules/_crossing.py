@@ -1,11 +1,11 @@
 """The mean gradient, applied tensor by tensor while the next forward runs.
 
-    step()          remember the learning rates; gradients that have not left yet leave later
+    step()          remember the learning rates; the remaining gradients leave later
     forward         before a layer runs: wait for its parameters' gradients, update exactly these tensors
     next backward   before its first gradient: update all tensors that no layer has used
 
-The user's own optimizer does every update: it is shown parameter groups with the tensors that are due, so that
-per-tensor state such as momentum and step counts advances once per step, as in one call for all.
+The user's own optimizer makes every update. Its parameter groups temporarily hold only the tensors that are due, so
+that per-tensor state, such as momentum and step counts, advances once per step, as with one call for all tensors.
 
 There is no mean gradient when backward returns, so p.grad refuses every operation until step().
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class CrossingDuty(GradDuty):
-    """Rule grad for schedules that cross the step. Until the plan is made it works like rule grad elsewhere."""
+    """Rule grad for schedules that cross the step. Until the plan is made, it works like rule grad without crossing."""
 
     engine: CrossingLaneEngine
     waits_in_backward = False
@@ -124,7 +124,7 @@ class CrossingDuty(GradDuty):
             for values, parameters in self._split_groups()
         ]
         self._pending = dict.fromkeys(range(len(self._parameters)))
-        self._counts: dict[LaneArena, list[float]] = {}  # of those whose flags are back
+        self._counts: dict[LaneArena, list[float]] = {}  # the flags that are back
         self.steps += 1
 
     def _split_groups(self) -> list[tuple[dict[str, Any], list[Tensor]]]:
@@ -154,7 +154,7 @@ class CrossingDuty(GradDuty):
         return self._open and super().under_way
 
     def finish(self) -> None:
-        """Apply everything of the last step, so that nothing is under way and parameters may be read."""
+        """Apply all updates of the last step. Afterwards nothing is under way, and parameters may be read."""
         if self._pending:
             self._apply(list(self._pending))
         if self._open:
@@ -223,7 +223,7 @@ class CrossingDuty(GradDuty):
         raise _not_by_tensor(self._optimizer, "a closure needs all parameters at once")
 
     def close(self) -> None:
-        if not self.under_way:  # others may never come to the end of a step that is given up
+        if not self.under_way:  # other ranks may never finish a step that was abandoned
             self.finish()
         self._gates.close()
         self._withholding.close()

@@ -4,7 +4,8 @@
     a result that the ranks of a host share (shm)        p.grad is a view of a private mapping: a write copies a page
     after the first write, or without such a mapping     p.grad is a view of a copy
 
-Gradients are valid until zero_grad or the next backward. A backward that finds some adds to them, as torch does.
+Gradients are valid until zero_grad or the next backward. A backward adds to gradients that are still there, as in
+torch.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class Handover:
 
     @property
     def discarded(self) -> bool:
-        """Return whether zero_grad has taken away all that give() has set."""
+        """Return whether zero_grad has removed all gradients that give() has set."""
         return self._gave and all(parameter.grad is None for parameter in self._parameters)
 
     def some(self, slots: Sequence[int]) -> list[Tensor]:
@@ -102,7 +103,10 @@ class Handover:
                 self._copying = True
 
     def _views(self) -> list[Tensor]:
-        """Return p.grad for every slot; those that have a base get a view that is not filled."""
+        """Return p.grad for every slot.
+
+        For a slot with a gradient from earlier backwards, it is a view that is filled later.
+        """
         if not self.copying:
             return self._private_views()
         import torch
@@ -114,7 +118,7 @@ class Handover:
         if not self._bases:
             for copy, arena in zip(self._copies, self._arenas, strict=True):
                 copy.copy_(arena.result)
-        else:  # a base may lie in the copies
+        else:  # a gradient of earlier backwards may be in the copies
             for slot, view in enumerate(self._copy_views):
                 if slot not in self._bases:
                     view.copy_(self._result(slot))

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class LocalDuty:
-    """A duty that exchanges nothing; rules with local updates add what leaves and what comes back."""
+    """A duty that exchanges nothing. Rules with local updates inherit from it, and add what they send and receive."""
 
     averages_gradients = False
     waits_in_backward = exchanged = False
@@ -39,7 +39,7 @@ class LocalDuty:
         return carrier
 
     def discard(self) -> None:
-        """Discard what has left for the step that was about to begin."""
+        """Discard exchanges that were started for the step that was about to begin."""
         for carrier in self._carriers:
             carrier.drop()
 
@@ -62,11 +62,11 @@ class LocalDuty:
         """Do nothing: backward exchanges nothing."""
 
     def on_grad(self, parameter: Tensor) -> None:
-        """Leave the gradient where it is, and advance what is under way."""
+        """Leave the gradient where it is, and advance exchanges that are under way."""
         self.advance()
 
     def advance(self) -> None:
-        """Advance what is under way; called from hooks of forward and backward."""
+        """Advance exchanges that are under way. Hooks of forward and backward call it."""
         self.context.comm.progress()
         for carrier in self._carriers:
             if carrier.sent:
@@ -95,7 +95,7 @@ class LocalDuty:
     def local_update(self) -> None:
         """Run one step of the user's optimizer on this rank's mean gradient."""
         for parameter in self.parameters:
-            if parameter.grad is not None and parameter.grad.requires_grad:  # backward has kept a graph
+            if parameter.grad is not None and parameter.grad.requires_grad:  # backward was called with create_graph
                 parameter.grad = parameter.grad.detach()
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         factor = self.context.local_factor()

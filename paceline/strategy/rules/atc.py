@@ -2,9 +2,9 @@
 
     x[i] <- sum_j W[i, j] * (x[j] - lr * grad_j(x[j]))
 
-`every=k` steps k times before it averages: with exchange allreduce that is local SGD. `global_every=k` averages
-over all ranks every k steps on top. With full averaging and an equal start it equals rule grad for SGD with
-momentum, Nesterov and weight decay: the momentum buffers are averaged too, in effect, because they are linear.
+`every=k` steps k times before it averages: with exchange allreduce that is local SGD. `global_every=k` additionally
+averages over all ranks every k steps. With full averaging and an equal start it equals rule grad for SGD with momentum,
+Nesterov and weight decay: momentum is linear, so the result is as if momentum buffers were averaged, too.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     x[i] <- sum_j W[i, j] * x[j]  -  lr * grad_i(x[i])
 
-The gradient is taken at the parameters before averaging, so the exchange hides behind the whole step. What somebody
-else does to parameters meanwhile (a clamp, a checkpoint) is added to the average.
+The gradient is taken at the parameters before averaging, so the exchange hides behind the whole step. If other code
+changes parameters meanwhile (a clamp, a checkpoint), the change is added to the average.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class AwcDuty(AveragingDuty):
     def _changes(self) -> dict[int, Tensor]:
         """Return by how much parameters differ from the values that left, which the lane still holds."""
         engine, changes = self._lane.engine, {}
-        ranks = self.context.comm.size if self.context.exchange.consensus else 1  # a sum: each sends its share
+        # The exchange is a sum, so each rank sends its share.
+        ranks = self.context.comm.size if self.context.exchange.consensus else 1
         for slot, position in enumerate(engine.order):
             sent = engine.source(slot)
             value = self.parameters[position].detach().to(sent.dtype)

@@ -4,8 +4,8 @@
     delay steps later, with its mean over ranks:  anchor[p] <- outer optimizer(anchor[p], mean_i delta_i)
                                                   x_i[p]    <- (1 - mixing) x_i[p] + mixing anchor[p]
 
-Every fragment leaves every H steps. Fragment k of K leaves first after (k + 1) H / K steps: one at a time, and with one
-fragment, no delay and mixing 1 it is DiLoCo as first published.
+Every fragment leaves every H steps. Fragment k of K leaves first after (k + 1) H / K steps, so that fragments leave one
+at a time. With one fragment, no delay and mixing 1, this is DiLoCo as first published.
 
 A. Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models", 2023.
 A. Douillard et al., "Streaming DiLoCo with overlapping communication", 2025.
@@ -36,9 +36,9 @@ class Diloco(RuleTraits):
     """
     every          steps between two exchanges of a fragment
     lr, momentum   of the outer Nesterov step
-    fragments      parts that the model is exchanged in, each at a step of its own
+    fragments      number of parts of the model; each is exchanged at a different step
     delay          steps of training that an exchange may take
-    mixing         share of the outer result in the parameters; the rest is what this rank has trained
+    mixing         share of the outer result in the parameters; the rest is this rank's own parameters
     outer          another outer optimizer of torch.optim: outer=adamw(lr=0.01)
     """
 
@@ -111,14 +111,14 @@ class Fragment:
     mean: list[Tensor] = field(default_factory=list)
 
     def take(self) -> list[Tensor]:
-        """Return the mean outer gradient; the fragment is at home again."""
+        """Return the mean outer gradient, and mark the fragment as not under way."""
         mean = self.mean or self.lane.take()
         self.due, self.mean = None, []
         return mean
 
 
 class DilocoDuty(LocalDuty):
-    """`anchor` is where all ranks last agreed; before the first step it is not known."""
+    """The duty. `anchor` holds the parameters that all ranks last agreed on; it is empty before the first step."""
 
     def __init__(self, context: Context, rule: Diloco) -> None:
         super().__init__(context)
@@ -175,12 +175,12 @@ class DilocoDuty(LocalDuty):
         self.steps += 1
 
     def _step_outside(self, positions: Sequence[int], means: Sequence[Tensor]) -> None:
-        """Move the anchors of a fragment; all other anchors have no gradient and stay."""
+        """Make an outer step on the anchors of a fragment. All other anchors have no gradient and do not change."""
         with self._torch.no_grad():
             for k, mean in zip(positions, means, strict=True):
                 if self.parameters[k].requires_grad:
-                    self._anchor[k].grad = mean.clone()  # the result may be memory of all ranks
-                else:  # a frozen layer makes no outer step, ranks agree on it all the same
+                    self._anchor[k].grad = mean.clone()  # the result may be in memory that ranks share
+                else:  # a frozen layer makes no outer step, but ranks still agree on it
                     self._anchor[k].sub_(mean)
         self.outer.step()
         with self._torch.no_grad():

@@ -4,8 +4,8 @@
     phi[k+1] = psi[k+1] + x[k] - psi[k]         correct, psi[0] = x[0]
     x[k+1]   = (I + W)/2 phi[k+1]               combine; W must be symmetric
 
-What is kept between steps is x[k] - psi[k], whose sum over ranks is zero: that is why the limit has no bias. It is
-zero at the start, whatever the parameters are, so they may be loaded or changed between steps.
+The state between steps is x[k] - psi[k]. Its sum over ranks is zero, so the limit has no bias. It starts at zero for
+any parameters, so parameters may be loaded or changed between steps.
 
 K. Yuan, B. Ying, X. Zhao and A. H. Sayed, "Exact Diffusion for Distributed Optimization and Learning", 2019.
 """

@@ -7,7 +7,7 @@ rank this is exact; a loss over unequal counts (masked tokens) is a mean of mean
 
 A backward exchanges what it added, and p.grad is the mean when it returns, as with torch's DDP:
 
-    backward   first gradient    set aside what p.grad holds of earlier backwards
+    backward   first gradient    set aside p.grad of earlier backwards
                every gradient    into the arena, and on its way
                end               wait; p.grad = set aside + mean
     step       the optimizer, on p.grad as the loop left it
@@ -30,7 +30,7 @@ from paceline.types import Lane, Spent
 if TYPE_CHECKING:
     from torch import Tensor
 
-OUTSIDE = -1  # of backward, as autograd numbers its tasks
+OUTSIDE = -1  # autograd gives this number if no backward runs
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class Grad(RuleTraits):
 class GradDuty:
     """Moves gradients into the arena, and sets p.grad to the mean when the exchange has ended.
 
-    A step may have several exchanges, one for each backward, or none that backward has begun: then step() makes one,
-    because other ranks may have gradients.
+    A step has one exchange for each backward. If no backward has begun one, step() makes one, because other ranks may
+    have gradients.
     """
 
     averages_gradients = True
@@ -88,13 +88,13 @@ class GradDuty:
         self._hand.number(self._parameters)
 
     def _before(self, fresh: Tensor) -> None:
-        """Notice a backward before its first gradient is added to what p.grad holds."""
+        """Detect a new backward before autograd adds its first gradient to p.grad."""
         if not self._opened:
             self._hand.set_aside()
 
     @property
     def exchanged(self) -> bool:
-        """Whether p.grad is the mean of this step. If zero_grad took it away, it was of a step that was left out."""
+        """Whether p.grad is the mean of this step. If zero_grad has removed it, the loop has skipped that step."""
         return self._exchanged and not (self.waits_in_backward and self._hand.discarded)
 
     @exchanged.setter
@@ -140,7 +140,8 @@ class GradDuty:
         if fresh.layout != self.engine.source(slot).layout:
             fresh = fresh.to_dense()
         since = self.engine.glance()
-        self._multiply(fresh.detach(), self.factor, out=self.engine.source(slot))  # backward may have kept a graph
+        # Backward may have been called with create_graph.
+        self._multiply(fresh.detach(), self.factor, out=self.engine.source(slot))
         parameter.grad = None
         self.engine.offer(slot, since)
 
@@ -160,7 +161,8 @@ class GradDuty:
     def finish(self) -> None:
         """End an exchange that has begun, so that all ranks are at the same call.
 
-        It does nothing inside backward: a collective there (SyncBatchNorm) takes its place among the others.
+        It does nothing inside backward, where collectives such as those of SyncBatchNorm are called in the same order
+        on all ranks.
         """
         if self.under_way and self._graph_task() == OUTSIDE:
             self.end()
@@ -188,7 +190,7 @@ class GradDuty:
                     self.on_grad(self._parameters[slot])
 
     def discard(self) -> None:
-        """Wait for what has left, because other ranks wait for it, too; then forget the gradients."""
+        """Wait for exchanges that were started, because other ranks wait for them, too. Then forget the gradients."""
         self.finish()
         self.release()
 
@@ -255,7 +257,7 @@ class GradDuty:
         self._hand.give([self._moves(slot, count) for slot, count in enumerate(counts)])
 
     def _moves(self, slot: int, count: float) -> bool:
-        """Return whether a slot is updated: `count` ranks had a gradient, or it was owed one and is not frozen."""
+        """Return whether a slot is updated. `count` ranks had a gradient; a residual may be left for it."""
         return count > 0 or (self._parameters[slot].requires_grad and self.engine.holds(slot, count))
 
     def keep(self) -> None:
@@ -280,7 +282,7 @@ class GradDuty:
         return {"steps": self.steps, "order": self.engine.names if self._ordered else []}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Load a state: chunks get the tensors that they held when the checkpoint was written."""
+        """Load a state. Chunks hold the same tensors as when the checkpoint was written."""
         self.steps = state["steps"]
         if state.get("order"):
             self._hand.keep()

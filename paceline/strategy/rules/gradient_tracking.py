@@ -4,7 +4,7 @@
     x[k+1] = W (x[k] - lr * q[k])                        (one step of the optimizer on the gradient q)
 
 The sum of q over ranks equals the sum of gradients at every step. Trackers leave when a step begins and hide
-behind it; parameters leave after the update. Averaging after the update and not beside it (x <- W x - lr q) takes
+behind it; parameters leave after the update. Averaging after the update, instead of beside it (x <- W x - lr q), allows
 learning rates that are several times larger before it diverges.
 
 A. Nedic, A. Olshevsky and W. Shi, "Achieving Geometric Convergence for Distributed Optimization over
@@ -63,7 +63,7 @@ class GradientTrackingDuty(LocalDuty):
             self.q = [gradient.clone() for gradient in fresh]
         self._last = fresh
         for parameter, tracker in zip(self.parameters, self.q, strict=True):
-            frozen = not parameter.requires_grad  # it only follows
+            frozen = not parameter.requires_grad  # the tracker only follows the gradient
             parameter.grad = None if frozen else tracker.to(parameter.dtype, copy=True)
         if self.context.clip_norm is not None:
             self._torch.nn.utils.clip_grad_norm_(self.parameters, self.context.clip_norm)

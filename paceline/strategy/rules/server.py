@@ -1,7 +1,7 @@
 """Parameters live on servers: workers push gradients, servers run the optimizer, workers pull parameters.
 
     server                      once per step, on the mean gradient of all workers
-    server(staleness=3)         on every push as it arrives; nobody finishes more than 3 steps ahead of the slowest
+    server(staleness=3)         on every push as it arrives; no worker gets more than 3 steps ahead of the slowest
     server(staleness=async)     on every push as it arrives, no bound
 
 Without a common step a push counts 1/n, so that n pushes move as far as one step on the mean. The optimizer is
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 # Optimizers of torch whose update of an element depends on this element's gradient and state alone.
 ELEMENTWISE = ("SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Adagrad", "Adadelta", "RMSprop", "Rprop", "ASGD")
 LANE = Lane("gradient", needs_consensus=True, lossy_ok=True)
-OUTSIDE = -1  # of backward, as autograd numbers its tasks
+OUTSIDE = -1  # autograd gives this number if no backward runs
 
 
 @dataclass(frozen=True)
@@ -106,9 +106,9 @@ class PushChannel:
 class ServerDuty:
     """Moves gradients into the arena; the results are parameters."""
 
-    averages_gradients = False  # what comes back are parameters
+    averages_gradients = False  # the results are parameters
     waits_in_backward = exchanged = False
-    under_way = False  # servers wait for no worker that has gone
+    under_way = False  # servers do not wait for workers that have left
 
     def __init__(self, context: Context, rule: Server) -> None:
         import torch
@@ -118,7 +118,7 @@ class ServerDuty:
         self._pushes = Pushes(context.exchange, rule.bound)
         self.engine = context.open_lane(LANE, self._pushes)
         self._channel: Any = self.engine.channel
-        self.engine.keeps_step = False  # servers order what workers do, and workers may be apart
+        self.engine.keeps_step = False  # workers may be at different steps; the servers order their pushes
         self._channel.memory.tell("ready")
         self._parameters = [context.parameters[k] for k in self.engine.order]
         self._slots = {id(parameter): slot for slot, parameter in enumerate(self._parameters)}
@@ -248,7 +248,8 @@ class ServerDuty:
         if fresh.layout != self.engine.source(slot).layout:
             fresh = fresh.to_dense()
         since = self.engine.glance()
-        self._torch.mul(fresh.detach(), self.factor, out=self.engine.source(slot))  # backward may have kept a graph
+        # Backward may have been called with create_graph.
+        self._torch.mul(fresh.detach(), self.factor, out=self.engine.source(slot))
         self._withholding.withhold(parameter)
         self._offer(slot, since)
 
@@ -263,7 +264,7 @@ class ServerDuty:
             self._begin()
         self._withholding.show()
         for slot in self.engine.missing():
-            if self._parameters[slot].grad is not None:  # of an earlier backward of this update
+            if self._parameters[slot].grad is not None:  # a gradient of an earlier backward of this update
                 self.on_grad(self._parameters[slot])
                 continue
             self.engine.source(slot).zero_()
@@ -281,7 +282,7 @@ class ServerDuty:
         with self._torch.no_grad():
             for parameter, view in zip(self._parameters, self._results(), strict=True):
                 parameter.copy_(view)
-        # A learning-rate scheduler looks here for whether it comes before the first step.
+        # A learning-rate scheduler reads this to check that the optimizer has made a step.
         self.context.optimizer._opt_called = True  # type: ignore[attr-defined]
         self.steps += 1
 
@@ -359,9 +360,9 @@ def _number(value: Any) -> Any:
 
 
 def largest_lead(pushed: Sequence[Sequence[float]], pulled: Sequence[Sequence[float]]) -> int:
-    """Return the largest number of steps that a worker had finished beyond those that the slowest had pushed.
+    """Return the largest lead: the steps that a worker had finished minus the steps that the slowest worker had pushed.
 
-    Times rise, on one clock.
+    Times are in rising order, on one clock.
     """
     worst = 0
     for times in pulled:

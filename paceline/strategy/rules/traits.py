@@ -13,8 +13,8 @@ class RuleTraits(Member):
     """
     lanes                the vectors that the rule sends through the exchange
     leaves               when they leave: in "backward", when a step begins ("begin"), or after the local "update"
-    needs                of the exchange: "consensus", "doubly stochastic", "symmetric", "neighbors" or "servers"
-    averages_gradients   every rank applies the mean gradient, and its parts travel in the order of backward
+    needs                what the exchange must offer: "consensus", "doubly stochastic", "symmetric", "neighbors",
+    "servers" averages_gradients   every rank applies the mean gradient, and its parts travel in the order of backward
     """
 
     lanes: ClassVar[tuple[Lane, ...]]
@@ -24,7 +24,7 @@ class RuleTraits(Member):
 
     @property
     def same_result(self) -> bool:
-        """Return whether training ends where one process on all batches ends."""
+        """Return whether training gives the same parameters as one process that trains on all batches."""
         return False
 
     @property

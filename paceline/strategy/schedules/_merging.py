@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Vector = NDArray[Any]
-EQUAL = 1e-9  # times that differ by less are equal: sums in another order round otherwise
+EQUAL = 1e-9  # relative difference below which times count as equal, because sums in another order round differently
 COLUMNS = 256
 
 
@@ -30,14 +30,15 @@ def finish(groups: Sequence[int], ready: Sequence[float], sizes: Sequence[float]
 
 
 def best(ready: Sequence[float], sizes: Sequence[float], a: float, b: float) -> list[int]:
-    """The groups that finish first, fewest messages among those that do, up to one part in a billion.
+    """Return the groups that finish first, up to one part in a billion; among these, the fewest messages.
 
-    F[0] = 0, F[j] = min over i < j of max(F[i], r_j) + a + b (M_j - M_i): the link is free for tensors i+1..j when
-    those before are through, and they can leave when the last of them is ready. F_k[j] is the same with k messages:
-    messages that wait for r_j in any case may be fewer and end later, so the least k is looked for, not only the
-    least F on the way.
+    F[0] = 0, F[j] = min over i < j of max(F[i], r_j) + a + b (M_j - M_i): the message with tensors i+1..j can leave
+    when the link is free and its last tensor is ready. F_k[j] is the same with k messages. Messages that have to wait
+    for r_j anyway may be fewer and end later, so the search is for the smallest k, and not only for the smallest F of
+    every prefix.
     """
-    at = np.maximum.accumulate(np.asarray(ready, dtype=np.float64))  # backward order, whatever noise measured
+    # The order of backward, even if measured times are noisy.
+    at = np.maximum.accumulate(np.asarray(ready, dtype=np.float64))
     total = np.concatenate([[0.0], np.cumsum(np.asarray(sizes, dtype=np.float64))])
     first = _earliest(at, total, a, b)
     limit = first + EQUAL * abs(first)
@@ -62,7 +63,10 @@ def _earliest(at: Vector, total: Vector, a: float, b: float) -> float:
 
 
 def _one_more(before: Vector, at: Vector, total: Vector, a: float, b: float) -> tuple[Vector, Vector]:
-    """Return the earliest ends of all prefixes with one more message, and where that begins; some columns at a time."""
+    """Return the earliest ends of all prefixes with one more message, and where that message begins.
+
+    Works on blocks of columns.
+    """
     done, cut = np.full(len(total), np.inf), np.zeros(len(total), dtype=np.int64)
     for start in range(1, len(total), COLUMNS):
         ends = np.arange(start, min(start + COLUMNS, len(total)))
@@ -75,7 +79,7 @@ def _one_more(before: Vector, at: Vector, total: Vector, a: float, b: float) -> 
 
 
 def greedy(ready: Sequence[float], sizes: Sequence[float], a: float, b: float) -> list[int]:
-    """Merge by the published rule: take the next tensor along if it is ready before this message is `a` seconds old."""
+    """Merge by the published rule: a message takes the next tensor if it is ready within `a` seconds."""
     groups: list[int] = []
     free, nbytes = 0.0, 0.0
     for k, size in enumerate(sizes):

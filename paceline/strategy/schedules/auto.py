@@ -4,8 +4,8 @@
            order   layer times     candidate 1    candidate 2   the fastest so far, from then on
 
 Candidates are ordered from plain to special, and a later one must be clearly faster to win; rank 0's clock decides,
-so that all ranks choose alike. `auto(crossing=true)` tunes partition and credit of schedule priority as well, where
-a step may be crossed.
+so that all ranks choose alike. `auto(crossing=true)` also tries schedule priority with several values of partition and
+credit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from paceline.strategy.schedules.priority import Priority
 from paceline.strategy.schedules.traits import ScheduleTraits
 from paceline.types import Plan, Profile, Seconds
 
-MARGIN = 0.02  # by how much a later candidate must be faster
+MARGIN = 0.02  # share by which a later candidate must be faster
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
     backward   g4 g3    g2 g1    |  forward  x1 x2    x3 x4
     link       [RS 43]  [RS 21]     [AG 21]  [AG 43]            second halves in the order of need
 
-An all-reduce is a reduce-scatter and an all-gather; only the first needs gradients, only the second is needed by the
-next forward. Tensors are fused to chunks of `mb` MB, as schedule fusion does. Each layer's forward waits for its own
+An all-reduce is a reduce-scatter and an all-gather. Only the first needs gradients; the next forward needs only the
+second. Tensors are fused to chunks of `mb` MB, as schedule fusion does. Each layer's forward waits for its own
 parameters and updates them.
 
 L. Zhang, S. Shi, X. Chu et al., "DeAR: Accelerating Distributed Deep Learning with Fine-Grained All-Reduce

@@ -1,10 +1,10 @@
-"""Merged wait-free backpropagation: the cuts with which the last chunk arrives earliest, on this link, for this model.
+"""Merged wait-free backpropagation: cuts that let the last chunk arrive as early as possible on the measured link.
 
     F[0] = 0,  F[j] = min over i < j of max(F[i], r_j) + a + b (M_j - M_i)
 
-r_j is when the gradient of tensor j is ready, M_j the bytes up to it, and a + b n the time of a chunk of n bytes, which
-a compressor makes smaller. Layer times and link are measured in the first steps of the run, or come from a file; until
-they are known there is one chunk. `greedy` is the published rule, for comparison; it is not optimal in its own model.
+r_j is when the gradient of tensor j is ready, M_j the bytes up to it, and a + b n the time of a chunk of n bytes (less
+with a compressor). Layer times and link are measured in the first steps of the run, or come from a file; until they are
+known there is one chunk. `greedy` is the published rule, for comparison; it is not optimal in its own model.
 
 S. Shi, X. Chu and B. Li, "MG-WFBP: Efficient Data Communication for Distributed Synchronous SGD Algorithms",
 INFOCOM 2019.

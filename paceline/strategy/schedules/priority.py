@@ -1,10 +1,10 @@
-"""Pieces in the order in which the next forward needs them; the step does not wait for them.
+"""Pieces leave in the order in which the next forward needs them. The step does not wait for them.
 
     backward   g4   g3   g2   g1  |  forward  x1   x2   x3   x4
     link       [4]  [3.][2]  [1]  .. [1.] [2] [.3] ...              the ready piece that is needed first leaves first
 
-Tensors are cut into pieces of at most `partition` MB (1,048,576 bytes), small neighbors travel together; at most
-`credit` MB are under way, so that a piece that becomes ready late is not stuck behind many others. Each layer's
+Tensors are cut into pieces of at most `partition` MB (1,048,576 bytes), and small neighbors travel together. At most
+`credit` MB are under way, so that an urgent piece that becomes ready late does not wait for many others. Each layer's
 forward waits for its own parameters and updates them. Rank 0 decides the order, the others follow.
 
 Y. Peng et al., "A Generic Communication Scheduler for Distributed DNN Training Acceleration" (ByteScheduler), SOSP
@@ -52,7 +52,7 @@ class Priority(ScheduleTraits):
         return int(self.credit * MB)
 
     def plan(self, profile: Profile, seconds: Seconds) -> Plan:
-        """Return a plan in which flags travel alone: every layer needs them, and they are known only after backward."""
+        """Return a plan in which flags travel alone: all layers need them, and they are known only after backward."""
         layout = profile.layout
         return Plan(tuple(sorted({0, *pieces(layout, int(self.partition * MB)), layout.offsets[-1], layout.numel})))
 

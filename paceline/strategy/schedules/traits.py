@@ -34,7 +34,7 @@ class ScheduleTraits(Member):
 
     @property
     def credit_bytes(self) -> int:
-        """Return the bytes that may be under way at once, if the order is decided as chunks leave."""
+        """Return the bytes that may be under way at once, if rank 0 picks the order during the step."""
         return 0
 
     def candidates(self) -> Sequence[Schedule]:

@@ -1,4 +1,4 @@
-"""Wait-free backpropagation: each tensor leaves as soon as its gradient is ready, one at a time.
+"""Wait-free backpropagation: each tensor is one message, which leaves as soon as its gradient is ready.
 
 H. Zhang et al., "Poseidon: An Efficient Communication Architecture for Distributed Deep Learning on GPU
 Clusters", USENIX ATC 2017.

@@ -33,7 +33,7 @@ class Circulant(TopologyTraits):
 
 
 def one_peer_at(place: int, size: int, offset: int) -> Mixing:
-    """Return a mixing that keeps one half and takes the other from the place that is `offset` before."""
+    """Return a mixing that keeps one half, and takes the other half from the rank `offset` places before."""
     return Mixing(0.5, (((place - offset) % size, 0.5),), ((place + offset) % size,))
 
 
@@ -43,7 +43,7 @@ def pairs_up(offsets: tuple[int, ...], size: int) -> bool:
 
 
 def refuse_irregular(text: str, of: Member) -> None:
-    """Refuse a graph whose peers, taken in turn, are not a permutation of the ranks at every step."""
+    """Raise for a graph in which taking peers in turn does not give a permutation of the ranks at every step."""
     if not isinstance(of, Circulant):
         raise BadMember(
             text,

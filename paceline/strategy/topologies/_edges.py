@@ -3,7 +3,7 @@
     # from to [weight]          comments and empty lines are skipped
     0 1
     1 2 0.25                    either all lines have a weight or none
-    2 2 0.5                     a rank with itself: what rank 2 keeps; only with a weight
+    2 2 0.5                     a rank with itself: the weight that rank 2 keeps
 
 An undirected edge is written once and stands for both directions. A weight belongs to the rank that receives.
 """

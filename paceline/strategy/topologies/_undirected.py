@@ -1,9 +1,10 @@
 """Graphs whose ranks have different numbers of neighbors, with weights that still keep the mean.
 
-    Metropolis-Hastings   W[i, j] = 1 / (1 + max(d_i, d_j)),  W[i, i] = 1 - the sum of the others
+    Metropolis-Hastings   W[i, j] = 1 / (1 + max(d_i, d_j)),  W[i, i] = 1 - the sum of the other weights
     uniform               W[i, j] = 1 / (1 + d_i)
 
-The first is symmetric, so that columns sum to one; the second weighs every rank by d + 1 in the end.
+The first is symmetric, so that columns sum to one. The second converges to a mean in which rank i has the weight d_i +
+1.
 
 L. Xiao, S. Boyd, S. Lall, "A Scheme for Robust Distributed Sensor Fusion Based on Average Consensus", IPSN 2005.
 """
@@ -41,7 +42,10 @@ class Undirected(TopologyTraits):
         return mix(rank, lambda peer: self.neighbors(peer, view.size), self.uniform)
 
     def symmetric(self, size: int, nodes: int = 1) -> bool:
-        """Return whether weights are symmetric; uniform ones are only if all ranks have equally many neighbors."""
+        """Return whether weights are symmetric.
+
+        Uniform weights are symmetric only if all ranks have equally many neighbors.
+        """
         return not self.uniform or len({len(self.neighbors(rank, size)) for rank in range(size)}) == 1
 
     def doubly_stochastic(self, size: int, nodes: int = 1) -> bool:

@@ -1,7 +1,7 @@
-"""The weights of a topology as a matrix, how fast they mix, what they send and whom they reach.
+"""Properties of a topology: its weights as a matrix, its mixing rate, its traffic, and whether it is connected.
 
-y = W x,  W[i, j] is what rank i takes of rank j;  rows sum to one
-mixing rate: the part of the distance to the mean that is left after a step, at worst
+y = W x,  W[i, j] is the weight of rank j's value on rank i;  rows sum to one
+mixing rate: the largest share of the distance to the mean that can be left after a step
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     Matrix = np.ndarray[Any, np.dtype[np.float64]]
 
-NOTHING = 1e-12  # a norm that is rounding: entries are at most 1 and carry errors of 1e-16
+NOTHING = 1e-12  # a norm below this is rounding: entries are at most 1, with errors of 1e-16
 
 
 def placement(size: int, nodes: int = 1) -> tuple[int, ...]:
@@ -44,7 +44,10 @@ def matrix(topology: Topology, size: int, step: int = 0, nodes: int = 1) -> Matr
 
 
 def mixing_rate(topology: Topology, size: int, nodes: int = 1) -> float:
-    """Return the second largest singular value of W; of a topology that changes, per step over a period."""
+    """Return the second largest singular value of W.
+
+    For a topology that changes, it is the mean per step over a period.
+    """
     import numpy as np
 
     if size == 1:
@@ -59,8 +62,8 @@ def _shrinking(topology: Topology, size: int, nodes: int) -> float:
     """Return the norm of (product over a period - mean), per step.
 
     That is its second largest singular value. The product is scaled at each step: over a long period it would fall
-    below rounding errors, and an exact mean could not be told from a small rest. What rounding adds to the mean does
-    not shrink, so it is taken out.
+    below rounding errors, and an exact mean would look like a small remainder. Rounding errors in the mean do not
+    shrink, so the mean is subtracted at each step.
     """
     import numpy as np
 
@@ -113,12 +116,15 @@ def _edges(topology: Topology, size: int, nodes: int) -> Iterator[tuple[int, int
 
 
 def connected(topology: Topology, size: int, nodes: int = 1) -> bool:
-    """Return whether over a period every rank hears of every other, directly or indirectly."""
+    """Return whether, over a period, every rank reaches every other rank, directly or indirectly."""
     return cut_off(edges(topology, size, nodes), size) is None
 
 
 def cut_off(edges: Iterable[tuple[int, int]], size: int) -> tuple[int, int] | None:
-    """Return the first (from, to), one of them rank 0, without a path along the edges; None if there is none."""
+    """Return the first pair (from, to) without a path along the edges, where one of them is rank 0.
+
+    None if all have paths.
+    """
     forward: list[list[int]] = [[] for _ in range(size)]
     backward: list[list[int]] = [[] for _ in range(size)]
     for source, target in edges:

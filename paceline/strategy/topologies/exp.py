@@ -1,8 +1,8 @@
-"""Every rank sends to the ranks that are 1, b, b^2, ... after it: few neighbors, all of them near in hops.
+"""Every rank sends to the ranks 1, b, b^2, ... places after it: few neighbors, and few hops to any rank.
 
     base 3, 10 ranks: rank 0 sends to 1, 3 and 9
 
-Powers are whole numbers; logarithms would round.
+Powers are computed as whole numbers, because logarithms would round.
 """
 
 from __future__ import annotations

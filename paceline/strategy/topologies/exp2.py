@@ -1,6 +1,6 @@
-"""Every rank sends to the ranks that are 1, 2, 4, ... after it, with uniform weights.
+"""Every rank sends to the ranks 1, 2, 4, ... places after it, with uniform weights.
 
-    8 ranks: rank 0 sends to 1, 2, 4 and hears from 7, 6, 4
+    8 ranks: rank 0 sends to 1, 2, 4 and receives from 7, 6, 4
 
 Mixing rate 1 - 2 / (2 + floor(log2(n - 1))) for even n.
 

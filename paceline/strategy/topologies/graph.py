@@ -1,10 +1,10 @@
-"""A graph of one's own, from an edge list or from networkx.
+"""A user's own graph, from an edge list or from networkx.
 
     graph(mesh.txt)                    undirected: Metropolis-Hastings weights
-    graph(mesh.txt, directed=true)     "0 1" is 0 -> 1; rank i weighs all it hears 1 / (1 + in-degree)
+    graph(mesh.txt, directed=true)     "0 1" is 0 -> 1; rank i weighs all values 1 / (1 + in-degree)
 
-Weights in the file are taken as they are. A directed graph keeps the mean only if its columns sum to one too; where
-they do not, `doubly_stochastic` says so and rule push_sum is needed.
+Weights in the file are used unchanged. A directed graph keeps the mean only if its columns sum to one, too. If they do
+not, `doubly_stochastic` is False, and rule push_sum is needed.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from paceline.strategy.topologies._weights import cut_off
 from paceline.strategy.topologies.traits import TopologyTraits
 from paceline.types import Mixing, View
 
-ROW = 1e-5  # weights may be written with six digits: what a rank keeps is taken as the rest to one
-COLUMN = 1e-9  # beyond this a column drifts, by more than rounding
+ROW = 1e-5  # weights may have six digits, so the weight that a rank keeps is one minus the others
+COLUMN = 1e-9  # a column sum that is off by more is no rounding error
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Graph(TopologyTraits):
         return made
 
     def save(self, path: Path | str) -> Graph:
-        """Write an edge list; the graph that is returned prints as text that workers can read."""
+        """Write an edge list. Return the graph of that file, whose text on the command line workers can read."""
         unwritable = sorted(set(str(path)) & set("(),= \t"))
         if unwritable:
             raise WrongCommand(
@@ -124,7 +124,7 @@ def _ways(edges: tuple[Edge, ...], directed: bool) -> dict[tuple[int, int], floa
 def _check_reach(edges: tuple[Edge, ...], name: str, directed: bool) -> None:
     named = {rank for edge in edges for rank in edge[:2]}
     absent = next((rank for rank in range(len(named)) if rank not in named), None)
-    if absent is not None:  # and with it a rank number that may be huge
+    if absent is not None:  # a rank number in it may be huge
         raise WrongCommand(
             name,
             why=f"rank {absent} cannot be reached: no edge names it, and there is a rank {max(named)}",

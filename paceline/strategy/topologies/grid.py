@@ -1,4 +1,4 @@
-"""The most-square rows x columns, in row-major order, without wrap.
+"""A grid of rows x columns, as square as possible, in row-major order, without wrap-around.
 
 0 - 1 - 2
 |   |   |        6 ranks are 2 x 3; a prime number of ranks is a line

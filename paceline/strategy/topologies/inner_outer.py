@@ -1,6 +1,6 @@
-"""One peer per step on several nodes: one rank of each node crosses, the others mix inside.
+"""One peer per step on several nodes: one rank of each node mixes with another node, the others mix inside their node.
 
-M nodes with L ranks each; l is the place of a rank on its node, in rank order. At step t
+M nodes with L ranks each; l is the position of a rank on its node, in rank order. At step t
 
     l = t mod L     crosses: sends to the rank at place l of the node that is d after, d = outer[t mod k_outer]
     other places    form a circle of L - 1 without l: each sends to the one that is d after, d = inner[t mod k_inner]
@@ -10,10 +10,10 @@ M nodes with L ranks each; l is the place of a rank on its node, in rank order. 
                        node 1   [4]  5 -> 6 -> 7 -> 5
 
 with the offsets of `outer` on M ranks and of `inner` on L - 1, both exp2 by default, as the published benchmark ran
-it. Each rank keeps one half, so that every step is half the identity and half a permutation. Three worlds are not
-covered by that and are defined here:
+it. Each rank keeps one half, so that every step is half the identity and half a permutation. Three cases are not
+covered by this and are defined here:
 
-    L = 2    a rank that stays would have no peer, and the two would never meet: at even steps the two mix with each
+    L = 2    a rank that does not cross would have no peer, so: at even steps the two ranks of a node mix with each
              other, at odd steps both cross, by outer[(t // 2) mod k_outer]; one model per node and step on average
     L = 1    one_peer(outer) among the nodes
     M = 1    one_peer(inner) on the node
@@ -66,7 +66,7 @@ class InnerOuter(TopologyTraits):
         outer = len(self.outer.offsets(nodes)) or 1
         inner = len(self.inner.offsets(_circle(size, nodes))) or 1
         if nodes == 1 or local == 1:
-            return inner * outer  # one of them is 1
+            return inner * outer  # one of the two numbers is 1
         return 2 * outer if local == 2 else lcm(local, inner, outer)
 
     def symmetric(self, size: int, nodes: int = 1) -> bool:

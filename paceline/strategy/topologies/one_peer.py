@@ -1,11 +1,11 @@
-"""One neighbor per step, taken in turn: one model sent and one received, whatever the graph.
+"""One neighbor per step, taken in turn. Every step sends one model and receives one, on any graph.
 
     x[r] <- 1/2 x[r] + 1/2 x[r - d[t mod k]]        d: the k offsets of the graph; at each step a permutation
 
     exp2, 4 ranks     even steps   0 -> 1 -> 2 -> 3 -> 0
                       odd steps    0 <-> 2   1 <-> 3         after both, every rank holds the mean
 
-With exp2 on 2^k ranks k steps give the exact mean from any phase; on other worlds the mean is a limit.
+With exp2 on 2^k ranks, any k consecutive steps give the exact mean. With other numbers of ranks the mean is a limit.
 
 B. Ying, K. Yuan, Y. Chen, H. Hu, P. Pan, W. Yin, "Exponential Graph is Provably Efficient for Decentralized Deep
 Training", NeurIPS 2021.

@@ -1,4 +1,4 @@
-"""Every rank hears from the rank before it and sends to the rank after it.
+"""Every rank receives from the rank before it and sends to the rank after it.
 
 0 -> 1 -> 2 -> 3 -> 0        W[r, r] = W[r, r-1] = 1/2
 """

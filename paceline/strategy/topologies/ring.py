@@ -1,7 +1,7 @@
 """Every rank mixes with the rank before and the rank after it.
 
     0 - 1 - 2 - 3 -+
-    +--------------+        W[r, r] = W[r, r-1] = W[r, r+1] = 1/3; of two ranks each keeps 1/2
+    +--------------+        W[r, r] = W[r, r-1] = W[r, r+1] = 1/3; with two ranks, each keeps 1/2
 
 Mixing rate 1/3 + 2/3 cos(2 pi / n).
 """

@@ -25,7 +25,7 @@ class TopologyTraits(Member):
         return 1
 
     def symmetric(self, size: int, nodes: int = 1) -> bool:
-        """Return whether any two ranks give each other the same weight."""
+        """Return whether W is symmetric."""
         return False
 
     def doubly_stochastic(self, size: int, nodes: int = 1) -> bool:
@@ -37,5 +37,5 @@ class TopologyTraits(Member):
         check_size(self, size, nodes)
 
     def note(self, size: int, nodes: int = 1) -> str | None:
-        """Return a remark for the user about this topology on this many ranks."""
+        """Return a remark for the user about this topology with this many ranks, or None."""
         return None
