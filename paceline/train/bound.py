@@ -118,7 +118,7 @@ class Bound:
         names_any = any(value is not None for value in fixed.values())
         check_settable(self.axes.exchange, twice=weights is not None and names_any)
         written = weights or (fixed if names_any else None)
-        if self._begun:  # what has left for the next step was weighed as before
+        if self._begun:  # exchanges that were started for the next step used the old weights
             self.duty.discard()
             self._begun = False
         rows = None if written is None else StepWeights(self.comm, self.axes, written)
@@ -144,7 +144,7 @@ class Bound:
         return Gates(self.model, [parameter for _, parameter in self._named], arrive)
 
     def _on_forward(self, act: Callable[[], None]) -> None:
-        """Call `act` before every layer with parameters runs, so that exchanges go on during forward."""
+        """Call `act` before each layer with parameters runs, so that exchanges advance during forward."""
         for module in self.model.modules():
             if next(module.parameters(recurse=False), None) is not None:
                 self._hooks.append(module.register_forward_pre_hook(for_one(module, lambda *_: act())))

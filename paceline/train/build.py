@@ -80,7 +80,7 @@ def _try_out(run: Run, workload: Workload, source: Source) -> None:
     """Raise WorkloadError if the model cannot process the samples of a source. Called before the first step."""
     batch = source.samples_of(workload)(source.order(1, run.seed).ids(0, 0))
     try:
-        with seeded(run.seed), torch.no_grad(), in_eval(workload.model):  # so that nothing is learned from it
+        with seeded(run.seed), torch.no_grad(), in_eval(workload.model):  # the trial must not change statistics
             workload.loss(workload.model, batch)
     except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as problem:
         shapes = ", ".join(" x ".join(map(str, part.shape[1:])) or "1 number" for part in batch)

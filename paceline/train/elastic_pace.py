@@ -275,7 +275,7 @@ class ElasticPace:
         self._kept_counts = [buffer.detach().clone() for buffer in self._counts]
         self._moved = [torch.zeros_like(buffer) for buffer in self._counts]
 
-    # around it ----------------------------------------------------------------------------------
+    # evaluation, events and checkpoints -----------------------------------------------------------
 
     def scaled(self, loss: Tensor) -> Tensor:
         return loss
@@ -311,13 +311,13 @@ class ElasticPace:
         self._presence.committed = int(state["steps"])
 
     def phase(self) -> contextlib.AbstractContextManager[None]:
-        """Inside the with-block (an evaluation, say) the others wait for this worker as long as it lives."""
+        """Let other members wait for this worker without a time limit inside the with-block, as in an evaluation."""
         return cast("contextlib.AbstractContextManager[None]", self._presence.away())
 
     def save(self, folder: str | Path, **extra: Any) -> bool:
-        """Save a checkpoint, with values of your own, after a committed step; return whether this worker wrote it.
+        """Save a checkpoint after a committed step, with the values in `extra`. Return whether this worker wrote it.
 
-        Rank 0 writes it for all. If it cannot, the one before stays, and training goes on."""
+        Rank 0 writes it for all members. If it cannot, the previous checkpoint stays, and training continues."""
         if not self._presence.first:
             return False
         with self.phase():
@@ -328,7 +328,7 @@ class ElasticPace:
         return not problem
 
     def load(self, folder: str | Path) -> dict[str, Any]:
-        """Load the last checkpoint, before the first batch, and return your own values."""
+        """Load the last checkpoint and return the values of `extra`. Call it before the first batch."""
         state = load_alone(Path(folder))
         self.load_state_dict(state["pace"])
         self._restore(state)

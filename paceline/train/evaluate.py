@@ -3,7 +3,7 @@
 BatchNorm statistics are local while training and averaged over ranks for evaluation and checkpoints. Rank k mod size
 evaluates test batch k:
 
-    test part   | batch 0 | batch 1 | batch 2 | batch 3 | ... | what is left |
+    test part   | batch 0 | batch 1 | batch 2 | batch 3 | ... | the rest     |
                   rank 0    rank 1    rank 0    rank 1           every sample once
 """
 

@@ -1,4 +1,4 @@
-"""Backwards inside `no_sync`: gradients add up on this rank, and each counts by the samples of its own batch.
+"""Backwards inside `no_sync`: gradients add up on this rank, each weighted by the samples of its batch.
 
     sum over backwards m    share[m] * gradient[m]        share[m] = n / N where n of the N samples are this rank's
 
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-_OUTSIDE = -2  # no backward has this number
+_OUTSIDE = -2  # autograd gives this number to no backward
 _graph_task: Callable[[], int] = torch._C._current_graph_task_id
 
 

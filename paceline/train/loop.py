@@ -38,7 +38,7 @@ class Training:
     losses: list[float] = field(default_factory=list)
     samples: int = 0  # number of samples that this rank has trained on
     optimizer: Any = None
-    counts: Callable[[], Counts | None] = lambda: None  # of an object store that samples come from
+    counts: Callable[[], Counts | None] = lambda: None  # requests to an object store, if samples come from one
     rate: Callable[[float], float] | None = None  # the learning rate at a time in epochs
 
     def steps(self, count: int, meter: Meter, *, drain: bool = True) -> None:
@@ -71,7 +71,7 @@ class Training:
         self.pace.finish()
 
     def _set_rate(self) -> None:
-        """Set the learning rate of the update that begins, according to the position of its first batch."""
+        """Set the learning rate of the next update, according to the position of its first batch."""
         if self.rate is not None and isinstance(self.feed, Feed):  # a stream has no epochs; compose refuses both
             value = self.rate(self.feed.cursor.epoch + self.feed.cursor.step / self.feed.order.steps)
             for group in self.optimizer.param_groups:

@@ -69,7 +69,8 @@ class Measurement:
         """Measure a block of steps as one contender's part of a turn.
 
         One unmeasured step precedes the block, so that caches are those of this contender. If exchanges cross the step,
-        the block includes that of the unmeasured step; therefore that of its last step is timed separately.
+        the block includes the exchange of the unmeasured step. Therefore the exchange of its last step is timed
+        separately.
         """
 
         self.comm.barrier()
@@ -284,7 +285,7 @@ def _network(training: Any) -> NetworkPart:
 def _costs(run: Run, training: Any, comm: Any) -> tuple[float | None, float | None]:
     """Return the FLOPs of one sample (on rank 0), and the peak FLOPs per second of this worker (on a CPU)."""
 
-    training.pace.finish()  # rank 0 computes alone below: nothing may be under way that others take part in
+    training.pace.finish()  # rank 0 computes alone below, so no exchange with other ranks may be under way
     peak = peak_flops() if training.device == "cpu" else None
     flops = int(os.environ.get("PACELINE_FLOPS", "0")) or None  # counting loads half of torch: a race does it once
     if comm.rank == 0 and flops is None:

@@ -46,7 +46,7 @@ class Pace(Bound):
     profile            layer times for schedules that need them; measured in the first steps by default
     """
 
-    note = ""  # a reference says here how its figures are to be read
+    note = ""  # only references have one
     buckets: tuple[int, ...] = ()  # only DDP has them
 
     def __init__(
@@ -108,7 +108,7 @@ class Pace(Bound):
         return 1.0 / (self.comm.size * self.accumulate) if share is None else share / self.accumulate
 
     def _local_weight(self) -> float:
-        """Return what a gradient of this rank's batch counts against one of an equal part of the samples."""
+        """Return the weight of this rank's gradient, relative to that of a rank with an equal part of the samples."""
         share = None if self.share is None else self.share()
         factor = 1.0 if share is None else share * self.comm.size
         return 1.0 if abs(factor - 1.0) < 1e-9 else factor  # n times 1/n may be off by one bit
@@ -299,7 +299,7 @@ class Pace(Bound):
             self.on_step()
         return loss
 
-    # around it ----------------------------------------------------------------------------------
+    # evaluation, checkpoints and the end ----------------------------------------------------------
 
     @property
     def replicas_differ(self) -> bool:

@@ -65,7 +65,7 @@ class Passes:
         self._end()
 
     def _enter(self, task: int) -> None:
-        if task == self._outermost:  # back from a backward inside it
+        if task == self._outermost:  # an inner backward has ended
             return
         around = _node_around()
         if around is not None:

@@ -25,7 +25,10 @@ TRIAL = 4  # steps per candidate; the first is warm-up and does not count
 
 
 class Planning:
-    """Leads to the final plan. Call `stepped` after every step, on all ranks. `settle` finishes open exchanges."""
+    """Makes measurements until the plan is final. Call `stepped` after every step, on all ranks.
+
+    `settle` finishes open exchanges.
+    """
 
     def __init__(
         self,

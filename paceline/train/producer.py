@@ -1,4 +1,4 @@
-"""A process that makes batches for others: the entry point of the producers of source `queue`, and `data produce`."""
+"""A process that makes batches for workers, for source `queue` and for `paceline data produce`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from paceline.errors import PacelineError, WrongCommand
 from paceline.run.run import Run
 
-SETTINGS = ("model", "classes", "image_size", "sequence_length", "seed")  # of a run, for its producers
+SETTINGS = ("model", "classes", "image_size", "sequence_length", "seed")  # settings of a run that its producers need
 
 
 def batches_of(run: Run, batch: int, part: int = 0, parts: int = 1) -> Iterator[Any]:
@@ -42,12 +42,12 @@ def batches_of(run: Run, batch: int, part: int = 0, parts: int = 1) -> Iterator[
 
 
 def main(number: int) -> int:
-    """Fill the slots of a worker, whose end of the socket is its life."""
+    """Fill the slots of a worker until the worker closes its end of the socket."""
     import torch
 
     from paceline.workload.stream.ring import fill
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the worker ends, and then this process does
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the worker handles Ctrl-C, and this process ends with it
     torch.set_num_threads(1)
     line = socket.socket(fileno=number)
     spec = json.loads(line.recv(1 << 16))

@@ -1,6 +1,6 @@
 """Save and load the whole state of a training with one call on every rank.
 
-    FOLDER/step-00000812/rank-0.snapshot    model, optimizer, state of the pace, and what the script adds
+    FOLDER/step-00000812/rank-0.snapshot    model, optimizer, state of the pace, and values of the script
                          rank-1.snapshot    the same if replicas differ; else only buffers and state of the pace
     FOLDER/latest                           step-00000812, written when all ranks have saved
 
@@ -49,9 +49,9 @@ def save(pace: Pace, folder: Path, extra: Mapping[str, Any]) -> None:
 
 
 def save_alone(state: Mapping[str, Any], steps: int, folder: Path) -> str:
-    """Write a checkpoint that one process has whole, in the form of `save`.
+    """Write a checkpoint from one process that has the whole state, in the format of `save`.
 
-    The one before stays until this one is complete. Return and print why it was not written, or return nothing.
+    The previous checkpoint stays until this one is complete. If it cannot be written, print and return the reason.
     """
     place = folder / f"step-{steps:08d}"
     try:

@@ -3,7 +3,7 @@
     pace.set_weights(self_weight=0.5, src_weights={1: 0.5}, dst_weights={3: 1.0})
     pace.set_weights(lambda step: {"self_weight": 0.5, "src_weights": {...}, "dst_weights": {...}})
 
-All ranks compare their weights, so every rank knows the whole matrix, and what is wrong with it raises on all of them.
+All ranks compare their weights. So every rank knows the whole matrix, and wrong weights raise on all ranks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from paceline.types import Cluster, Mixing
 
 WHAT = "pace.set_weights"
 NAMES = ("self_weight", "src_weights", "dst_weights")
-CLOSE = 1e-6  # weights such as 1/3 are rounded
+CLOSE = 1e-6  # tolerance, because weights such as 1/3 are rounded
 WeightsOfStep = Callable[[int], Mapping[str, Any]]
 
 
@@ -42,7 +42,7 @@ class StepWeights:
             self._row = self._agree(written)
 
     def row(self, step: int) -> Mixing:
-        """Return the row of an exchange. Collective where the weights are a function and the step is a new one."""
+        """Return the row of an exchange. Collective if the weights are a function and the step is new."""
         if self._function is not None and step != self._step:
             self._row, self._step = self._agree(self._function(step)), step
         return self._row
@@ -60,7 +60,7 @@ class StepWeights:
 
 
 def check_settable(exchange: Costed, twice: bool) -> None:
-    """Refuse weights where nobody mixes by them, and weights that are set in two ways at once."""
+    """Raise if the exchange does not use weights, or if weights are set in two ways at once."""
     if not exchange.weighs:
         raise WrongCommand(
             f"{WHAT} with exchange {exchange}",
@@ -86,7 +86,10 @@ def _check_names(written: Any) -> None:
 
 
 def check_matrix(matrix: Tensor, needs: str, party: str) -> None:
-    """Refuse weights with which a rule would converge to a wrong point; `needs` is what the rule asks of them."""
+    """Raise for weights with which a rule would converge to a wrong point.
+
+    `needs` is the property that the rule requires.
+    """
     if needs != "neighbors":
         _check_sums(
             matrix.sum(1),

@@ -18,7 +18,7 @@ from paceline.measure.footprint import peak_rss, pss
 from paceline.measure.record.rank_report import RankReport
 from paceline.measure.starved import queued_seconds
 
-MOST = 1_000_000  # updates; of a longer training only the first ones are kept
+MOST = 1_000_000  # most updates that are kept; later ones are dropped
 
 
 class StepLog:

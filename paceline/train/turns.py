@@ -13,7 +13,7 @@ from __future__ import annotations
 import signal
 
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    # The launcher names the signal; a traceback of wherever this rank happened to be would say less.
+    # The launcher reports the signal; a traceback of the current line would not help.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import gc

@@ -46,7 +46,7 @@ class Agreed:
         return Mixing(keep, tuple(sources), targets)
 
     def matrix(self) -> Tensor:
-        """Return the weights of all: row i is what party i applies."""
+        """Return the matrix of weights. Row i has the weights that party i applies."""
         table = torch.zeros(self.count, self.count, dtype=torch.float64)
         for party in range(self.count):
             row = self.row(party)

@@ -19,7 +19,7 @@ _SAMPLES = 2  # normalization in training mode needs more than one sample
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """Trainable parameters, counted once where tensors are shared, and the cost of one sample.
+    """The trainable parameters of a model, each shared tensor counted once, and the cost of one sample.
 
     flops_per_sample is the cost of the forward pass with its loss; a multiply-add counts as two.
     """

@@ -3,8 +3,8 @@
     order -> ids of this rank's part -> samples(ids) -> place on the device -> next(feed)
              `--------------- a thread, a few batches ahead ---------------'
 
-The cursor points at the next batch that `next` yields, whatever the thread has made already; so a feed that is
-restored from `state()` repeats and loses nothing.
+The cursor points at the next batch that `next` yields, and not at the batches that the thread has already made. So a
+feed that is restored from `state()` repeats no sample and loses none.
 """
 
 from __future__ import annotations
@@ -20,17 +20,19 @@ from paceline.types import Cursor, View
 from paceline.workload.order import Order, after
 
 AHEAD = 2  # batches
-EXPECTED = 16  # global batches of which the samples are announced
+EXPECTED = 16  # global batches whose samples are announced in advance
 
 
 class Portion(NamedTuple):
-    """One rank's part of a global batch: `samples` of its `total`. Zero means that the batch is a
-    stand-in, made of samples of another rank, whose gradient must not count."""
+    """One rank's part of a global batch, with `samples` of its `total` samples.
+
+    If `samples` is 0, the batch is a stand-in with samples of another rank, whose gradient must not count.
+    """
 
     batch: Any
     samples: int
     total: int
-    cursor: Cursor  # of the portion after this one
+    cursor: Cursor  # the position of the next portion
     micro: int
 
 
@@ -82,14 +84,14 @@ class Feed:
 
     @property
     def weight(self) -> float:
-        """The share of the last batch in its global batch, by samples."""
+        """The fraction of the global batch's samples that are in the last batch."""
         return self.count / self.total if self.total else 1.0 / self.parts
 
     @property
     def correction(self) -> float:
-        """The factor of a mean loss over the last batch, so that equal weights of all parts weigh every sample alike.
+        """The factor for the mean loss of the last batch, so that every sample has the same weight.
 
-        Exactly 1 where all parts have the same number of samples.
+        It is exactly 1 if all parts have the same number of samples.
         """
         return self.count * self.parts / self.total if self.total else 1.0
 
@@ -104,7 +106,10 @@ class Feed:
         return portion.batch
 
     def state(self) -> dict[str, int]:
-        """Where the next global batch begins. Only between updates, when all of the last one's parts are used."""
+        """Return the position of the next global batch.
+
+        Call it between updates, when all parts of the last batch are used.
+        """
         if self.micro:
             raise WrongCommand(
                 "the state of a feed", why="it is in the middle of a global batch", remedy="step() first"
@@ -112,7 +117,7 @@ class Feed:
         return {"epoch": self.cursor.epoch, "step": self.cursor.step, "seed": self.cursor.seed}
 
     def restore(self, state: Mapping[str, int]) -> None:
-        """Go on from a state, whatever was yielded before."""
+        """Continue from a saved state. Batches that were yielded before do not matter."""
         if state["seed"] != self.order.seed:
             raise WrongCommand(f"a feed of seed {state['seed']}", why=f"this run has seed {self.order.seed}")
         self.close()
@@ -172,10 +177,10 @@ def _portions(
 
 
 def _announcer(samples: Any, order: Order, view: View, accumulate: int) -> Callable[[Cursor], None]:
-    """Return a function that announces samples of the epoch before they are needed, every one once."""
+    """Return a function that announces every sample of the epoch once, before it is needed."""
     if not isinstance(samples, Expecting):
         return lambda cursor: None
-    done = (-1, 0)  # epoch, and its step from which on nothing was announced
+    done = (-1, 0)  # the epoch, and the first of its steps that is not announced yet
 
     def announce(cursor: Cursor) -> None:
         nonlocal done
@@ -190,9 +195,9 @@ def _announcer(samples: Any, order: Order, view: View, accumulate: int) -> Calla
 
 
 def _trainable(ids: Any, order: Order, cursor: Cursor, parts: int) -> Any:
-    """Return the ids to compute: a stand-in for none, and a lone sample twice, because BatchNorm cannot take one.
+    """Return the ids to compute: a stand-in if there are none, and a single sample twice, because of BatchNorm.
 
-    The mean loss over a sample that comes twice is its loss, so that its weight stays that of one sample.
+    The mean loss over two copies of a sample is its loss, so it still has the weight of one sample.
     """
     if not len(ids):
         return stand_in(order, cursor, parts)
@@ -200,7 +205,7 @@ def _trainable(ids: Any, order: Order, cursor: Cursor, parts: int) -> Any:
 
 
 def stand_in(order: Order, cursor: Cursor, parts: int) -> Any:
-    """Return ids for a rank that gets nothing of a short global batch: its first ids, as many as a rank usually gets.
+    """Return ids for a rank that gets no sample of a short global batch: the first ids of the batch, as many as usual.
 
     There are several, because BatchNorm cannot train on a single sample. Their gradient has the weight zero.
     """
@@ -223,7 +228,7 @@ class _Line:
     def __next__(self) -> Portion:
         made = self._made.get()
         if isinstance(made, BaseException):
-            self._made.put(made)  # for whoever asks again
+            self._made.put(made)  # raised again at the next call
             raise made
         portion: Portion = made
         return portion
@@ -244,7 +249,7 @@ def _fill(portions: Iterator[Portion], made: queue.Queue[Any], ended: threading.
         for portion in portions:
             if not _put(portion, made, ended):
                 return
-    except BaseException as problem:  # raised where the batch would have been used
+    except BaseException as problem:  # raised when the batch is requested
         _put(problem, made, ended)
 
 

@@ -34,7 +34,7 @@ def layout_of(text: str) -> list[Slot] | None:
 
 
 def flops_of(text: str) -> list[int] | None:
-    """Return the FLOPs of a forward pass for each tensor of a listed model; 0 where a layer has none of its own."""
+    """Return the FLOPs of a forward pass for each tensor of a listed model; 0 for a tensor whose layer has none."""
     entry = read().get(_canonical(parse(text)))
     return None if entry is None else list(entry["layers"])
 
@@ -45,7 +45,10 @@ def _slot(name: str, shape: Iterable[int]) -> Slot:
 
 
 def measure() -> dict[str, Any]:
-    """Return the content of layouts.json, measured on the models; takes seconds, because nothing is computed."""
+    """Return the content of layouts.json, from models on the meta device.
+
+    It takes seconds, because nothing is computed.
+    """
     return {text: _measured(text) for text in listed()}
 
 
@@ -71,7 +74,7 @@ def write() -> None:
 
 @cache
 def read() -> dict[str, Any]:
-    """Return the content of layouts.json; nobody may change it."""
+    """Return the content of layouts.json. Callers must not change it."""
     return json.loads(FILE.read_text())
 
 

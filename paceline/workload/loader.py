@@ -11,14 +11,14 @@ from paceline.types import Cursor, View
 from paceline.workload.feed import stand_in
 from paceline.workload.order import Order, Permuted, after
 
-Training = Callable[[], bool]  # whether the batch that comes next is trained on
+Training = Callable[[], bool]  # returns whether the loop trains on the next batch
 
 
 class Dealt(NamedTuple):
     """One batch of this rank, with `samples` of the `total` samples of all ranks; a total of 0 is not known.
 
     Zero samples of a known total mark a stand-in: the rank takes part in the step, and its gradient has no weight.
-    `cursor` is where the next batch stands.
+    `cursor` is the position of the next batch.
     """
 
     batch: Any
@@ -38,7 +38,10 @@ def shares(
     drop_last: bool = False,
     training: Training = lambda: True,
 ) -> Iterator[Dealt]:
-    """Yield the batches of this rank, from step `start` of the first epoch on; in training every rank gets as many."""
+    """Yield the batches of this rank, from step `start` of the first epoch on.
+
+    In training, all ranks get the same number.
+    """
     from torch.utils.data import DataLoader, IterableDataset
 
     if isinstance(data, DataLoader):
@@ -74,7 +77,7 @@ def _of_loader(
     from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, SequentialSampler
     from torch.utils.data.distributed import DistributedSampler
 
-    own = loader.batch_sampler if loader.batch_size is None else None  # made by the user
+    own = loader.batch_sampler if loader.batch_size is None else None  # a sampler of the user
     sampler = own.sampler if type(own) is BatchSampler else loader.sampler if own is None else own
     splits = loader.batch_size is not None and not isinstance(loader.dataset, IterableDataset)
     if splits and isinstance(sampler, (RandomSampler, SequentialSampler)):
@@ -135,10 +138,10 @@ def _following(order: Permuted, epoch: int, step: int) -> Cursor:
 
 
 class PartOfOrder:
-    """This rank's part of every global batch of one epoch: a batch_sampler of torch, which makes the ids as it goes.
+    """This rank's part of every global batch of one epoch, as a batch_sampler of torch. Ids are computed when needed.
 
-    Where a part of the last, short batch is empty, its ids are those of another rank: a stand-in, so that all ranks
-    make the same number of steps.
+    If a part of the last, short batch is empty, it gets ids of another rank as a stand-in, so that all ranks make the
+    same number of steps.
     """
 
     def __init__(self, order: Order, view: View, epoch: int, start: int = 0) -> None:
@@ -196,7 +199,10 @@ def sampler_epoch(data: Any) -> int | None:
 
 
 def _sampled(loader: Any, sampler: Any, epochs: range, start: int) -> Iterator[Dealt]:
-    """Yield the loader's own batches, after setting the epoch on its DistributedSampler. Nobody knows the others'."""
+    """Yield the loader's own batches, after setting the epoch on its DistributedSampler.
+
+    The batches of other ranks are not known.
+    """
     for epoch in epochs:
         sampler.set_epoch(epoch)
         for step, batch in enumerate(islice(iter(loader), start, None), start + 1):

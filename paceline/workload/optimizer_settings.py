@@ -1,6 +1,6 @@
-"""The optimizers of the installed torch and their settings, read from its source: torch itself is not loaded.
+"""The optimizers of the installed torch and their settings, read from its source code without importing torch.
 
-A wrong `--optimizer` is refused with this before any worker starts; workers make the optimizer with recipe.py.
+With this, a wrong `--optimizer` is refused before any worker starts. Workers make the optimizer with recipe.py.
 """
 
 from __future__ import annotations

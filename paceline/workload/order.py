@@ -1,12 +1,13 @@
-"""The order of samples: which ids make up each global batch of an epoch, and which part of it belongs to whom.
+"""The order of samples: the ids of each global batch of an epoch, and the part of each worker.
 
     epoch     | batch 0 | batch 1 | ... | batch k-1 | the last one may be short |        every sample once
     batch     | part 0 | part 1 | ... |                                                  one part per worker
 
-An order is a pure function of its settings: one sequence per seed and global batch, whatever the number of workers.
+An order is a pure function of its settings. The sequence depends on seed and global batch, not on the number of
+workers.
 
     Permuted(samples)                  every epoch is a new permutation of all ids
-    Laned(shards, lanes, window)       shards are permuted and dealt to lanes; ids move by less than a window in a lane
+    Laned(shards, lanes, window)       shards are permuted and dealt to lanes; in a lane, ids move by less than a window
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _GOLDEN = 0x9E3779B97F4A7C15
 
 
 class Order(Protocol):
-    """Which samples make up each global batch."""
+    """Assigns samples to the global batches of an epoch."""
 
     @property
     def samples(self) -> int:
@@ -84,7 +85,7 @@ def after(order: Order, cursor: Cursor, steps: int) -> Cursor:
 class Permuted:
     """A new permutation of all samples in every epoch; without `shuffle`, the ids as they are.
 
-    With `drop_last` an epoch ends before the batch that would be short; every epoch leaves out other samples.
+    With `drop_last`, the short last batch is omitted; every epoch omits different samples.
     """
 
     samples: int
@@ -129,9 +130,9 @@ class Laned:
 
     `shards` holds the number of samples in each file; ids count through the files in their order. In every epoch the
     files are permuted, and lane v reads files v, v + lanes, ... of them. Inside a lane every sample moves by less than
-    `window` places. Each global batch takes an equal share from every lane; the share of a lane that is empty goes to
-    the others in lane order. A part of a batch is made of whole lanes, so that a file has one reader; with more parts
-    than lanes, the batch is cut evenly instead.
+    `window` places. Each global batch takes an equal share from every lane; the share of an empty lane is taken from
+    the other lanes, in their order. A part of a batch is made of whole lanes, so that a file has one reader; with more
+    parts than lanes, the batch is cut evenly instead.
     """
 
     shards: tuple[int, ...]

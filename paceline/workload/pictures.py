@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-MOST_PIXELS = 1 << 26  # of one image: a small file can announce a huge one
+MOST_PIXELS = 1 << 26  # pixels of one image, because a small file can announce a huge image
 
 
 def decode(data: bytes | memoryview, name: str, size: int, dice: random.Random | None) -> Any:
@@ -41,7 +41,7 @@ def decode(data: bytes | memoryview, name: str, size: int, dice: random.Random |
 
 
 def dice_of(seed: int, epoch: int, sample: int) -> random.Random:
-    """Return random numbers for one sample in one epoch, whoever decodes it."""
+    """Return random numbers for one sample in one epoch. They do not depend on the process that decodes it."""
     return random.Random(f"{seed} {epoch} {sample}")
 
 

@@ -21,7 +21,7 @@ from paceline.errors import WrongCommand
 from paceline.files.read import read_text
 from paceline.types import Layout, Link, Profile, Slot
 
-SCHEMA: Literal[2] = 2  # 1 had no shapes, and no seconds of update and packing
+SCHEMA: Literal[2] = 2  # version 1 had no shapes, and no seconds of update and packing
 Seconds = float
 
 

@@ -43,9 +43,8 @@ class Context:
     private_gradients: bool = False
     clock: Callable[[], float] = time.monotonic  # shared by all processes of a host
     weight: Callable[[], float] | None = None  # equal shares by default
-    open_gates: Callable[[Callable[[Sequence[int]], None]], LaneGates] | None = (
-        None  # only if the schedule crosses the step
-    )
+    # Set if the schedule crosses the step.
+    open_gates: Callable[[Callable[[Sequence[int]], None]], LaneGates] | None = None
     on_forward: Callable[[Callable[[], None]], None] = lambda act: None  # calls `act` before every layer of a forward
     run_step: Callable[..., Any] | None = None  # the optimizer's own step, if wrap has replaced optimizer.step()
     make_optimizer: Callable[[str, Sequence[Any]], Any] = lambda text, parameters: None  # one of torch.optim

@@ -1,6 +1,6 @@
-"""A second DDP around the same model, whose hook writes down when a bucket leaves and when it is back.
+"""A second DDP around the same model. Its hook records when each bucket leaves and when it is back.
 
-The first one stays stock: what is timed has no hook. DDP inspects the annotations of a hook, so they must not be
+The timed steps use the first DDP, which has no hook. DDP inspects the annotations of a hook, so they must not be
 strings: no `from __future__ import annotations` here.
 """
 
@@ -18,7 +18,7 @@ from paceline.types import Event, Noted
 
 
 class WatchedDdp:
-    """Takes the place of `stock` in forward until it is closed; autograd hooks of stock ignore its backwards."""
+    """Replaces `stock` in forward until it is closed. The autograd hooks of `stock` ignore backwards of this one."""
 
     def __init__(self, stock: nn.Module, log: list[Noted], step: Callable[[], int]) -> None:
         self.log, self.step, self._stock = log, step, stock
@@ -34,7 +34,7 @@ class WatchedDdp:
 
 
 def note_bucket(state: Any, bucket: dist.GradBucket) -> Future[Tensor]:
-    """Average a bucket as DDP does without a hook, and write down both ends."""
+    """Average a bucket as DDP does without a hook, and record when it leaves and when it is back."""
     index, step = bucket.index(), state.step()
     state.log.append(Event(time.perf_counter(), "leave", step, index))
 

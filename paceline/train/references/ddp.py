@@ -54,13 +54,13 @@ class Ddp(Limit):
 
     @property
     def buckets(self) -> Sequence[int]:
-        """Bytes of each bucket that is all-reduced in a step, by DDP's own logging data."""
+        """Bytes of each bucket that is all-reduced in a step, from DDP's own logging data."""
         logged = self.model._get_ddp_logging_data()  # type: ignore[operator]
         sizes = str(logged.get("rebuilt_bucket_sizes") or logged.get("bucket_sizes") or "")
         return [int(size) for size in sizes.split(",") if size.strip()]
 
     def record_events(self, log: list[Noted] | None) -> None:
-        """Write down the steps to come, and on CPUs when their buckets travel; None ends it."""
+        """Append the events of the next steps to `log`, on CPUs also those of buckets. None stops recording."""
         super().record_events(log)
         if self._watched is not None:
             self._watched.close()

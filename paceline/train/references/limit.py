@@ -149,7 +149,7 @@ class Limit:
         self._forget()
 
     def agreed(self, loss: Tensor) -> Tensor:
-        """Return the loss for the optimizer, which is this rank's own."""
+        """Return this rank's own loss, because ranks do not exchange anything."""
         return loss
 
     def _forget(self) -> None:

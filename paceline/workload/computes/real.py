@@ -17,7 +17,7 @@ class Real(Member):
     kind: ClassVar[str] = "measured"
 
     def workload(self, rank: int) -> Workload | None:
-        """None: the model of the run is built and computed."""
+        """Return None, because the model of the run itself is trained."""
         return None
 
     def problems(self, *, model: str, batch_size: int, plain: bool) -> Iterator[WrongCommand]:

@@ -31,7 +31,7 @@ class Replay(Member):
         return read(Path(self.file))
 
     def workload(self, rank: int) -> Workload | None:
-        """A model that waits as long as the profile says."""
+        """Return a model that waits as long as the profile says."""
         from paceline.workload.replayed import replayed
 
         return replayed(self.profile(), scale=self.scale, rank=rank)

@@ -81,10 +81,10 @@ def classifier(model: nn.Module, *, classes: int, image_size: int, channels: int
 
 
 def _place(scores: Tensor, labels: Tensor) -> Tensor:
-    """Return the place of the right class among all, 0 for the best; scores that are NaN put it last."""
+    """Return the rank of the right class among all classes, 0 for the best. If scores are NaN, it is last."""
     own = scores.gather(1, labels.unsqueeze(1))
     index = torch.arange(scores.shape[1], device=scores.device)
-    earlier = (scores == own) & (index < labels.unsqueeze(1))  # of equal scores the first is the best
+    earlier = (scores == own) & (index < labels.unsqueeze(1))  # among equal scores the first class is the best
     return (~(scores <= own) | earlier).sum(1)
 
 

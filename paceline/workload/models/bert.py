@@ -1,6 +1,6 @@
-"""BERT with both of its pre-training losses (Devlin et al. 2019, arXiv 1810.04805), never downloaded.
+"""BERT with both of its pre-training losses (Devlin et al. 2019, arXiv 1810.04805). No weights are downloaded.
 
-    [cls] w w w w [sep] w w w [sep] pad pad      words rise by a stride computed from the sample's id
+    [cls] w w w w [sep] w w w [sep] pad pad      word numbers rise by a step computed from the sample's id
           ^ some words hidden as [mask]          the second half continues the first, or starts elsewhere
 
 Lengths vary and padding is masked out. Hidden words can be predicted from their neighbors, and the next-sentence
@@ -121,7 +121,7 @@ def _workload(word: str, sequence_length: int, vocabulary: int, layers: int, hid
 
 def _loss(model: Any, batch: tuple[Tensor, ...]) -> Tensor:
     words, attention, segments, labels, next_sentence = batch
-    # a full mask is used as it is; a mask per word would be inspected, which stalls a GPU
+    # a full mask is used unchanged; a mask per word would be read on the host, which stalls a GPU
     every_pair = attention.bool()[:, None, None, :].expand(-1, 1, words.shape[1], -1)
     return model(
         input_ids=words,

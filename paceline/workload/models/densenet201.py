@@ -2,7 +2,7 @@
 
     x0 -> layer([x0]) = x1 -> layer([x0, x1]) = x2 -> ...     each adds 32 channels
 
-604 small tensors: a network with much latency per byte when tensors travel one by one.
+It has 604 small tensors, so latency dominates if tensors are sent one by one.
 """
 
 from __future__ import annotations

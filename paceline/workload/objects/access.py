@@ -1,13 +1,13 @@
-"""How to reach a store: endpoint, region and credentials, from the environment and files that S3 tools share.
+"""Access to an object store: endpoint, region and credentials, from the variables and files that S3 tools share.
 
-    AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL      another server than Amazon's; or the option endpoint=
+    AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL      a server other than Amazon's; or the option endpoint=
     AWS_REGION, AWS_DEFAULT_REGION             us-east-1 unless set
     AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY   and AWS_SESSION_TOKEN
     ~/.aws/credentials                         AWS_PROFILE or default in it; AWS_SHARED_CREDENTIALS_FILE names another
     AWS_SKIP_SIGNATURE=true                    public buckets
 
-Roles of machines and containers are used if one of their variables is set (ROLES): without it, no address outside is
-asked for credentials. Values of credentials appear in no message.
+Roles of machines and containers are used only if one of their variables is set (ROLES). Otherwise no other host is
+asked for credentials. No message contains credentials.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def endpoint_of(environ: Mapping[str, str], option: str = "") -> str:
 
 
 def credentials_of(environ: Mapping[str, str], bucket: str) -> dict[str, Any]:
-    """Return credentials; nothing for a role. Raises if there are none at all."""
+    """Return credentials, or an empty mapping if a role provides them. Raises if there are none."""
     if environ.get("AWS_SKIP_SIGNATURE", "").lower() in ("1", "true", "yes"):
         return {"skip_signature": True}
     if environ.get("AWS_ACCESS_KEY_ID") and environ.get("AWS_SECRET_ACCESS_KEY"):

@@ -1,4 +1,4 @@
-"""Addresses of an object store, s3://BUCKET/PREFIX, taken as they are written: no character is decoded."""
+"""Addresses of an object store, s3://BUCKET/PREFIX, used exactly as written: no character is decoded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SCHEME = "s3://"
 
 @dataclass(frozen=True)
 class Address:
-    """A bucket and the beginning of keys in it, which works like a folder."""
+    """A bucket and a prefix of its keys, which works like a folder."""
 
     bucket: str
     prefix: str = ""
@@ -25,7 +25,7 @@ class Address:
 
 @dataclass(frozen=True)
 class Item:
-    """One object as the listing shows it; `tag` changes when its content does."""
+    """One object of a listing. `tag` changes when the content changes."""
 
     bucket: str
     key: str
@@ -53,7 +53,7 @@ def parse(text: str) -> Address:
 
 
 def refuse_address(text: str, member: str) -> None:
-    """Refuse an address where a folder of this machine is read."""
+    """Raise for an object store address if a member can only read a folder of this machine."""
     if is_address(text):
         raise WrongCommand(
             f"{member}({text})",

@@ -3,8 +3,8 @@
     object    | block 0 | block 1 | ... |           one request each
     record              [---]                       `read` waits for its block; `expect` only starts the request
 
-A block is dropped when all of its bytes were read. Where more than `budget` bytes wait for their use, the block that
-was used longest ago is dropped and read again later; that is counted.
+A block is dropped when all of its bytes were read. If more than `budget` bytes wait for their use, the least recently
+used block is dropped and read again later. Such repeated reads are counted.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Block:
 
 
 class Blocks:
-    """A cache of blocks with read-ahead. With `keep`, only room decides when a block is dropped."""
+    """A cache of blocks with read-ahead. With `keep`, a block is dropped only if there is no room."""
 
     def __init__(self, bucket: Bucket, budget: int = BUDGET, *, keep: bool = False) -> None:
         self.bucket, self._budget, self._keep = bucket, budget, keep
@@ -50,7 +50,7 @@ class Blocks:
         self._threads = 0
 
     def read(self, item: Item, start: int, count: int) -> bytes | memoryview:
-        """Return `count` bytes; waits until they are there."""
+        """Return `count` bytes. Waits until they have been read."""
         parts = []
         for number in range(start // BLOCK, (start + max(count, 1) - 1) // BLOCK + 1):
             low, high = max(start, number * BLOCK), min(start + count, (number + 1) * BLOCK)
@@ -58,13 +58,13 @@ class Blocks:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def expect(self, item: Item, start: int, count: int) -> None:
-        """Start to read what is needed soon, if there is room."""
+        """Start to read bytes that are needed soon, if there is room."""
         with self._changed:
             for number in range(start // BLOCK, (start + max(count, 1) - 1) // BLOCK + 1):
                 self._ahead(item, number)
 
     def close(self) -> None:
-        """Forget requests that wait, and wait for those under way."""
+        """Drop requests that have not started, and wait for those under way."""
         with self._changed:
             for block in self._pending:
                 self._blocks.pop((block.item.key, block.start // BLOCK), None)
@@ -116,7 +116,7 @@ class Blocks:
         return block
 
     def _make_room(self, nbytes: int, *, needed: bool) -> bool:
-        """Drop blocks until there is room; one that is still needed only for another that is needed now."""
+        """Drop blocks until there is room. Drop a block that is still needed only if the new block is needed now."""
         total = sum(block.stop - block.start for block in self._blocks.values())
         for key, block in list(self._blocks.items()):
             if total + nbytes <= self._budget:
@@ -128,7 +128,7 @@ class Blocks:
         return needed or total + nbytes <= self._budget
 
     def _work(self) -> None:
-        """Read pending blocks until none is left; a thread that has nothing to do ends."""
+        """Read pending blocks until none is left. Then the thread ends."""
         while True:
             with self._changed:
                 if not self._pending:
@@ -138,7 +138,7 @@ class Blocks:
                 block = self._pending.popleft()
             try:
                 data, problem = self.bucket.read(block.item, block.start, block.stop), None
-            except BaseException as failure:  # raised where the block is used
+            except BaseException as failure:  # raised when the block is used
                 data, problem = None, failure
             with self._changed:
                 block.data, block.problem = data, problem

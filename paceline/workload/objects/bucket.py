@@ -1,8 +1,8 @@
-"""A bucket: listings and ranges, with retries of our own that are counted.
+"""A bucket: listings and ranges. Failed requests are retried here, and retries are counted.
 
-503, 429, time-outs, resets, short bodies    again, after a pause that doubles up to 2 s, with jitter
+503, 429, time-outs, resets, short bodies    retry after a pause that doubles up to 2 s, with jitter
 403, no such bucket, no such key             fail at once, and name the key
-another content than was listed              fail at once (ETag, or time and size where the server has none)
+content differs from the listing             fail at once (compares ETags, or time and size without ETags)
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from paceline.workload.objects.address import Address, Item
 if TYPE_CHECKING:
     from obstore import GetOptions
 
-ATTEMPTS, FIRST_ATTEMPTS = 12, 4  # the second until the server was reached for the first time
+ATTEMPTS, FIRST_ATTEMPTS = 12, 4  # the second limit applies until the server was reached for the first time
 PAUSE, LONGEST = 0.05, 2.0  # seconds
 PAGE = 1000
 _STATUS, _CODE = re.compile(r"status code: (\d{3})"), re.compile(r"<Code>(\w{1,60})</Code>")
@@ -34,12 +34,12 @@ Result = TypeVar("Result")
 
 
 class Again(Exception):
-    """A request that failed in a way that passes; the text names it in the counts."""
+    """A request failed, but may succeed if it is repeated. The text names the reason in the counts."""
 
 
 @dataclass
 class Counts:
-    """What reading has cost so far."""
+    """The numbers of requests, retries and bytes so far."""
 
     requests: int = 0
     retries: int = 0
@@ -66,7 +66,7 @@ class Bucket:
         self._reached = False
 
     def listing(self) -> list[Item]:
-        """Return every object below the address, by pages. After a failure it goes on behind the last key."""
+        """Return every object below the address, page by page. After a failure it continues after the last key."""
         import obstore
 
         items: dict[str, Item] = {}
@@ -79,7 +79,7 @@ class Bucket:
             pages = obstore.list(self._store, self.address.prefix or None, offset=behind, chunk_size=PAGE)
             for number, page in enumerate(pages):
                 with self._lock:
-                    self.counts.requests += bool(number)  # the first one is counted as the attempt
+                    self.counts.requests += bool(number)  # the attempt already counts the first page
                 for meta in page:
                     key = meta["path"]
                     ordered = ordered and (last is None or key > last)
@@ -111,7 +111,7 @@ class Bucket:
         return data
 
     def _attempt(self, what: str, action: Callable[[], Result], progress: Callable[[], int] = lambda: 0) -> Result:
-        """Try until it works; attempts are counted anew after progress."""
+        """Repeat an action until it succeeds. Progress resets the count of attempts."""
         failures, before = 0, progress()
         while True:
             with self._lock:
@@ -135,7 +135,7 @@ class Bucket:
                 return result
 
     def _reason(self, what: str, problem: Exception) -> str:
-        """Return why to try again. Raises if that would not help. Nothing of the server's text is repeated."""
+        """Return the reason for a retry. Raises if a retry would not help. No text of the server is repeated."""
         if isinstance(problem, Again):
             return str(problem)
         text = str(problem)

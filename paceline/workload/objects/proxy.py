@@ -1,9 +1,9 @@
 """A proxy on loopback in front of `rclone serve s3`, and a way to make requests fail.
 
-    client -> proxy -> rclone        Host stays as the client wrote it: its signature covers it
+    client -> proxy -> rclone        the header Host is not changed, because the signature covers it
 
 rclone answers a range with status 200 and a Content-Range; clients of S3 expect 206, so the proxy changes the status.
-With `faults`, a share of all requests ends badly instead:
+With `faults`, a share of all requests fails:
 
     503      SlowDown, without asking rclone
     reset    the connection is reset before the answer
@@ -79,7 +79,7 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 128
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print nothing: a client that goes away is no news."""
+        """Print nothing, because clients may close a connection at any time."""
 
 
 def _handler(proxy: Proxy) -> type[BaseHTTPRequestHandler]:
@@ -100,7 +100,7 @@ def _handler(proxy: Proxy) -> type[BaseHTTPRequestHandler]:
             super().finish()
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Print nothing: requests carry signatures."""
+            """Print nothing, because requests contain signatures."""
 
         def _pass(self) -> None:
             length = int(self.headers.get("Content-Length") or 0)
@@ -159,7 +159,7 @@ def _handler(proxy: Proxy) -> type[BaseHTTPRequestHandler]:
             return None
 
         def _ask(self, body: bytes) -> http.client.HTTPResponse | None:
-            """Ask rclone, on the connection that is open or a new one."""
+            """Send the request to rclone, on the open connection or a new one."""
             headers = {name: value for name, value in self.headers.items() if name.lower() not in _OWN}
             for _ in range(2):
                 if self._upstream is None:

@@ -1,7 +1,7 @@
 """A real S3 server on loopback for one folder: `rclone serve s3` behind our proxy, with credentials made for it.
 
-The folder is one bucket with the folder's name. rclone ends when this process does, however that happens: a shell holds
-it and waits for the end of a pipe.
+The folder is one bucket with the folder's name. rclone ends when this process ends for any reason: a shell that watches
+a pipe of this process ends it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,13 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 
 
 class Server:
-    """A server that runs until `close`. `environment` is what a client needs."""
+    """A server that runs until `close`. `environment` has the variables that a client needs."""
 
     def __init__(self, folder: Path, port: int = 0, *, faults: float = 0.0, seed: int = 0, etags: bool = False) -> None:
-        """Start it. `etags` makes ETags of contents, for which rclone reads a whole file for each request."""
+        """Start the server.
+
+        With `etags`, objects have ETags of their content; rclone then reads a whole file for each request.
+        """
         if not folder.is_dir():
             raise WrongCommand(f"data serve {folder}", why="there is no such folder")
         folder = folder.resolve()
@@ -78,7 +81,7 @@ class Server:
         quoted = f"{self.bucket}={folder}".replace('"', '""')
         environ |= {
             "RCLONE_CONFIG": "/dev/null",
-            "RCLONE_AUTH_KEY": f'"{self._key},{self._secret}"',  # not on the command line, which others can see
+            "RCLONE_AUTH_KEY": f'"{self._key},{self._secret}"',  # not on the command line, which other users can see
             "RCLONE_CONFIG_SERVED_TYPE": "combine",
             "RCLONE_CONFIG_SERVED_UPSTREAMS": f'"{quoted}"',
         }
@@ -113,7 +116,7 @@ class Server:
 
 
 def _rclone() -> str:
-    """Return the program: of the environment that Python runs in, or else of the path."""
+    """Return the path of rclone: from the environment that Python runs in, or else from PATH."""
     beside = Path(sys.executable).parent / "rclone"
     path = str(beside) if beside.exists() else shutil.which("rclone")
     if path is None:

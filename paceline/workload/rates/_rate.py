@@ -1,4 +1,4 @@
-"""What schedules of the learning rate share: a base rate, and warm-up that is linear in time.
+"""Common parts of learning rate schedules: a base rate, and a warm-up that is linear in time.
 
     rate(t) = base x global batch / 256 x (first + (1 - first) t / warmup)     t < warmup, in epochs
             = base x global batch / 256 x shape(t)                             after it
@@ -14,7 +14,7 @@ from typing import ClassVar
 from paceline.errors import BadMember
 from paceline.menu.menu import Member
 
-SAMPLES = 256  # that the base rate is for
+SAMPLES = 256  # samples of the global batch that the base rate is for
 
 
 @dataclass(frozen=True)
@@ -39,5 +39,5 @@ class Rate(Member):
         return full * self.shape(time, epochs)
 
     def shape(self, time: float, epochs: int) -> float:
-        """Return the part of the full rate at a time after warm-up."""
+        """Return the fraction of the full rate at a time after warm-up."""
         raise NotImplementedError

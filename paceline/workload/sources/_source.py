@@ -1,7 +1,7 @@
-"""The seam of sources: where batches come from.
+"""The protocols of sources, which provide batches.
 
 indexable   samples by id, in an Order that the run owns: the same sequence for any number of workers, resumable
-stream      batches as they arrive: nobody knows what comes next, so order and resuming are not promised
+stream      batches as they arrive: the next one is not known, so there is no fixed order and no resuming
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Samples(Protocol):
-    """Samples by number: samples(ids) is the batch with these ids, on the CPU."""
+    """Samples by id: samples(ids) returns the batch with these ids, on the CPU."""
 
     def __len__(self) -> int: ...
 
@@ -26,26 +26,29 @@ class Samples(Protocol):
 
 
 class Source(Protocol):
-    """Where batches come from."""
+    """A source of batches."""
 
     name: ClassVar[str]
     kind: ClassVar[str]  # "indexable" or "stream"
 
     @property
     def constant(self) -> bool:
-        """Whether every step sees one batch that is made once and stays on the device."""
+        """Whether all steps use the same batch, which stays on the device."""
 
     def fit(self) -> Mapping[str, int]:
-        """Settings with which a model takes its samples; empty where the workload makes them. Loads no torch."""
+        """Return the settings with which a model accepts its samples; empty if the workload makes the samples.
+
+        Loads no torch.
+        """
 
     def order(self, global_batch: int, seed: int) -> Order:
-        """The order of its samples in a run. Loads no torch."""
+        """Return the order of its samples in a run. Loads no torch."""
 
     def samples_of(self, workload: Workload) -> Samples:
-        """The training part."""
+        """Return the training samples."""
 
     def tests(self) -> Samples | None:
-        """The test part, if it has one."""
+        """Return the test samples, or None."""
 
 
 @runtime_checkable
@@ -53,14 +56,14 @@ class Counted(Protocol):
     """A source that may read from an object store."""
 
     def counts(self) -> Counts | None:
-        """Requests so far; None where there is no store."""
+        """Return the requests so far, or None without an object store."""
 
 
 class Stream(Protocol):
     """An open stream."""
 
     def take(self) -> Any:
-        """The next batch; waits for it. Raises if none can come."""
+        """Wait for the next batch and return it. Raises if none can come."""
 
     def close(self) -> None: ...
 
@@ -71,7 +74,7 @@ class Streaming(Protocol):
 
     @property
     def inner(self) -> Source | None:
-        """The source whose batches it hands on, if that is known here."""
+        """The source whose batches it passes on, or None if that is not known."""
 
     def open(self, view: View, settings: Mapping[str, Any]) -> Stream:
-        """Begin to receive, on one rank. Settings are those of the run that a producer needs, and `batch`."""
+        """Open the stream on one rank. `settings` are those that a producer needs from the run, and `batch`."""

@@ -1,6 +1,6 @@
 """A user's own data: dataset(package.module:function), where the function returns a torch Dataset or DataLoader.
 
-Samples are put together with the DataLoader's collate_fn, or torch's own: tensors in tuples or dicts.
+Samples are collated with the DataLoader's collate_fn, or with torch's default: tensors in tuples or dicts.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Dataset(Member):
         return Permuted(len(self._own), global_batch, seed)
 
     def fit(self) -> dict[str, int]:
-        """Return no settings: the model must take what the function gives."""
+        """Return no settings: the model must accept the samples of the user's function."""
         return {}
 
     def samples_of(self, workload: Workload) -> Own:
@@ -62,7 +62,7 @@ class Dataset(Member):
 
 @dataclass(frozen=True)
 class Own:
-    """A Dataset of torch; calling it with ids returns a batch."""
+    """Samples of a torch Dataset. Calling it with ids returns a batch."""
 
     data: Any
     collate: Any

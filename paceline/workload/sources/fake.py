@@ -17,7 +17,7 @@ from paceline.workload.order import Permuted
 if TYPE_CHECKING:
     from torch import Tensor
 
-MOST = 1 << 27  # samples; their order needs 1 GB
+MOST = 1 << 27  # most samples; their order takes 1 GB of memory
 
 
 @dataclass(frozen=True)

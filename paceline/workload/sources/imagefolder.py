@@ -1,4 +1,4 @@
-"""Images in folders, one folder per class: JPEG, PNG and whatever else Pillow reads.
+"""Images in folders, one folder per class: JPEG, PNG and all other formats that Pillow reads.
 
 FOLDER/train/CLASS/picture.jpg          FOLDER/val/CLASS/picture.jpg is the test part
 """
@@ -89,7 +89,7 @@ class ImageFolder(Member):
 
 @dataclass
 class Files:
-    """Image files by id; `epoch` decides how training images are augmented, None that they are not."""
+    """Image files by id. Training images are augmented depending on `epoch`; with None they are not augmented."""
 
     files: tuple[tuple[Path, int], ...]
     size: int
@@ -100,7 +100,7 @@ class Files:
         return len(self.files)
 
     def at(self, seed: int, epoch: int) -> Files:
-        """Set the epoch for augmentation; ids alone decide everything else."""
+        """Set the epoch for augmentation. Everything else depends on the ids alone."""
         if self.epoch is not None:
             self.seed, self.epoch = seed, epoch
         return self

@@ -1,4 +1,4 @@
-"""Batches of another source, prepared by producer processes of each worker and handed over in shared memory.
+"""Batches of another source. Each worker has producer processes, which prepare batches and pass them in shared memory.
 
 queue(tfrecord(DIR), producers=2)      decoding runs beside training; the training process copies nothing
 """
@@ -15,7 +15,7 @@ from paceline.types import View
 from paceline.workload.sources._source import Samples, Source
 from paceline.workload.stream.ring import Ring
 
-MOST = 64  # producers, and slots of each
+MOST = 64  # most producers, and most slots of each
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Queue(Member):
         return self.inner.tests()
 
     def open(self, view: View, settings: Mapping[str, Any]) -> Rings:
-        """Start the producers of this rank. Together, those of all ranks go through the source once per epoch."""
+        """Start the producers of this rank. The producers of all ranks together use every sample once per epoch."""
         rings: list[Ring] = []
         for number in range(self.producers):
             part = {"part": view.rank * self.producers + number, "parts": view.size * self.producers}

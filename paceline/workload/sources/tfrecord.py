@@ -82,7 +82,7 @@ class TfRecord(Member):
 
 
 class ShardRecords:
-    """Records by id; `epoch` decides how training images are augmented, None that they are not."""
+    """Records by id. Training images are augmented depending on `epoch`; with None they are not augmented."""
 
     def __init__(self, place: ShardPlace, shards: Shards, source: TfRecord, epoch: int | None, seed: int) -> None:
         self._place, self._shards, self._source, self._epoch, self._seed = place, shards, source, epoch, seed
@@ -92,7 +92,7 @@ class ShardRecords:
         return len(self._shards)
 
     def at(self, seed: int, epoch: int) -> ShardRecords:
-        """Set the epoch for augmentation; ids alone decide everything else."""
+        """Set the epoch for augmentation. Everything else depends on the ids alone."""
         if self._epoch is not None:
             self._seed, self._epoch = seed, epoch
         return self
@@ -123,7 +123,7 @@ class ShardRecords:
         return unpack(shard.path, number, start, self._place.read(shard.path, start, count), self._crc)
 
     def _tensors(self, rows: list[tuple[int, str, dict[str, Any]]]) -> tuple[Tensor, ...]:
-        """Put together what `data pack` wrote: field k holds the bytes of tensor k."""
+        """Make a batch from records of `data pack`, in which field k holds the bytes of tensor k."""
         import torch
 
         out = []

@@ -1,4 +1,4 @@
-"""Batches that another program sends through a ZeroMQ pipe: `paceline data produce`, or a producer of yours.
+"""Batches that another program sends through a ZeroMQ pipe: `paceline data produce`, or your own producer.
 
 zmq(tcp://127.0.0.1:5555)      every worker connects; a batch goes to the worker that has room
 """
@@ -35,10 +35,10 @@ class Zmq(Member):
 
     @property
     def inner(self) -> None:
-        """None: nobody here knows how the batches are made."""
+        """Return None, because the producer's source is not known here."""
 
     def fit(self) -> dict[str, int]:
-        """Return no settings: the model must take what the producer sends."""
+        """Return no settings: the model must accept the batches of the producer."""
         return {}
 
     def tests(self) -> None:

@@ -1,1 +1,1 @@
-"""Streams: batches that another process prepares, handed over through shared memory or a ZeroMQ pipe."""
+"""Streams of batches that another process prepares and passes through shared memory or a ZeroMQ pipe."""

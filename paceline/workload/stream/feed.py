@@ -1,4 +1,4 @@
-"""The feed of a stream: batches as they arrive. Nobody can ask a stream for a batch again, so it cannot be resumed."""
+"""The feed of a stream: batches as they arrive. A stream cannot repeat a batch, so a run cannot be resumed."""
 
 from __future__ import annotations
 

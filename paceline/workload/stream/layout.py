@@ -24,7 +24,7 @@ SIZES = {
     "int8": 1,
     "uint8": 1,
 }
-TENSORS, DIMENSIONS = 64, 8  # at most
+TENSORS, DIMENSIONS = 64, 8  # most tensors of a batch, and most dimensions of a tensor
 LARGEST = 1 << 30  # bytes of a batch
 LONGEST = 1 << 16  # bytes of the text
 
@@ -41,7 +41,7 @@ class Field(NamedTuple):
 
 
 def describe(batch: Any, what: str) -> tuple[Any, ...]:
-    """Return the tensors of a batch, in one piece each. Raises if it is something else or too large."""
+    """Return the tensors of a batch, each contiguous. Raises if the batch is something else, or too large."""
     import torch
 
     parts = (batch,) if isinstance(batch, torch.Tensor) else batch
@@ -61,7 +61,7 @@ def write(fields: Sequence[Field]) -> bytes:
 
 
 def read(text: bytes | memoryview) -> tuple[Field, ...]:
-    """Return the fields of a layout. Raises ValueError with what is wrong."""
+    """Return the fields of a layout. Raises ValueError with the reason if it is not valid."""
     if len(text) > LONGEST:
         raise ValueError(f"a header of {len(text):,} bytes")
     try:

@@ -23,7 +23,7 @@ TOKEN = "PACELINE_DATA_TOKEN"
 MAGIC = b"PACELIN1"
 _HEAD = Struct("<8sQ32s")
 _WAITING = 2  # batches on each side
-GRACE = 5.0  # seconds in which a producer that left may come back
+GRACE = 5.0  # seconds to wait for a producer that has disconnected
 _ADDRESS = re.compile(r"tcp://[^\s/]+:(\d{1,5}|\*)|ipc://\S+")
 
 
@@ -50,7 +50,7 @@ def seal(token: str, number: int, text: bytes) -> bytes:
 
 
 def unseal(token: str, parts: list[Any]) -> tuple[int, tuple[Any, ...]]:
-    """Return the number and the tensors of a message. Raises ValueError with what is wrong."""
+    """Return the number and the tensors of a message. Raises ValueError with the reason if it is not valid."""
     head, text = bytes(parts[0][: _HEAD.size + 1]), bytes(parts[1][: layout.LONGEST + 1]) if len(parts) > 1 else b""
     if len(head) != _HEAD.size or not head.startswith(MAGIC) or len(parts) < 3:
         raise ValueError("a message that is no batch")
@@ -81,7 +81,7 @@ class Push:
         self.address: str = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
     def send(self, batch: Any, what: str) -> None:
-        """Send a batch; waits while the pipe is full or nobody is there."""
+        """Send a batch. Waits while the pipe is full or no worker is connected."""
         import torch
 
         tensors = layout.describe(batch, what)
@@ -107,7 +107,7 @@ class Pull:
         watched = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED
         self._monitor = self._socket.get_monitor_socket(watched)
         self._connected = self._spoke = False
-        self._left: float | None = None  # when the producer was seen to leave
+        self._left: float | None = None  # when the producer disconnected
         self._socket.connect(check_address(address))
 
     def take(self) -> tuple[Any, ...]:
@@ -131,7 +131,7 @@ class Pull:
         self._context.destroy(linger=0)
 
     def _look(self) -> None:
-        """Read what happened to the connection."""
+        """Read the events of the connection."""
         from zmq.utils.monitor import recv_monitor_message
 
         zmq = self._zmq

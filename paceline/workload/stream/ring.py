@@ -1,12 +1,12 @@
 """Batches through shared memory: a producer process fills slots, the worker uses them in place.
 
     producer                                     worker
-    slot 0 | slot 1 | slot 2 | slot 3            one memory of both, without a name
+    slot 0 | slot 1 | slot 2 | slot 3            memory that both share, without a name
        "slot 1 is ready"       ---- socket ---->   tensors that view slot 1
        "slot 1 is free"        <--- socket -----   when the last of these tensors is gone
 
-The first message carries the memory (a file descriptor) and the layout of all batches. The end of the socket is the
-end of the other side, so neither outlives the other.
+The first message carries the memory (a file descriptor) and the layout of all batches. When one side closes the socket,
+the other side ends, so neither outlives the other.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def offsets_of(fields: Iterable[layout.Field]) -> list[int]:
 
 
 def fill(line: socket.socket, batches: Iterator[Any], slots: int, what: str) -> None:
-    """Produce until the worker is gone. Runs in the producer."""
+    """Fill slots with batches until the worker is gone. Runs in the producer."""
     first = layout.describe(next(batches), what)
     fields = layout.fields_of(first)
     offsets = offsets_of(fields)
@@ -98,7 +98,7 @@ class Ring:
         self._space: mmap.mmap | None = None
 
     def take(self) -> tuple[Any, ...]:
-        """Return the next batch; its tensors view the slot, which is free again when they are gone."""
+        """Return the next batch. Its tensors are views of the slot, which becomes free when they are deleted."""
         if self._space is None:
             self._open(self._receive())
         message = self._receive()
@@ -148,7 +148,7 @@ class Ring:
         return message
 
     def _ended(self) -> str:
-        """Say how the producer ended, with its last line."""
+        """Return how the producer ended, with its last line of output."""
         try:
             code = self._process.wait(10)
         except subprocess.TimeoutExpired:

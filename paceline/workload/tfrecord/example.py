@@ -2,7 +2,7 @@
 
     Example { Features { map<string, Feature { bytes_list | float_list | int64_list }> } }
 
-Written and read here without the protobuf package. Lengths are compared with the bytes that are there.
+This file writes and reads them without the protobuf package. Lengths are checked against the available bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Value = bytes | Sequence[int] | Sequence[float]
 
 
 def encode(fields: Mapping[str, Value]) -> bytes:
-    """Return an Example. Bytes are one value; a list of floats or of integers is one list."""
+    """Return an Example as bytes. A field of bytes has one value; a field of floats or integers has a list."""
     entries = []
     for name, value in fields.items():
         key = name.encode()
@@ -49,7 +49,10 @@ def _varint(number: int) -> bytes:
 
 
 def decode(data: memoryview) -> dict[str, Any]:
-    """Return the fields of an Example: a list of memoryviews, floats or integers each. Raises ValueError."""
+    """Return the fields of an Example; each is a list of memoryviews, floats or integers.
+
+    Raises ValueError if it is damaged.
+    """
     fields: dict[str, Any] = {}
     for number, features in _messages(data):
         if number == 1:

@@ -4,8 +4,8 @@
 
     checksum = ((c >> 15 | c << 17) + 0xa282ead8) mod 2^32      c = crc32c
 
-A damaged record is named with file, record, the offset where the record begins, and the field. A length is compared
-with the bytes that are left in the file before anything is allocated.
+An error about a damaged record names the file, the record, the offset of the record, and the field. A length is
+compared with the bytes that are left in the file before anything is allocated.
 """
 
 from __future__ import annotations
@@ -54,7 +54,10 @@ def write(stream: IO[bytes], records: Iterable[bytes]) -> list[int]:
 
 @dataclass(frozen=True)
 class Damage:
-    """One damaged record. `unchecked` bytes after it could not be looked at, because nobody knows where they begin."""
+    """One damaged record.
+
+    `unchecked` bytes after it could not be checked, because the next record's start is not known.
+    """
 
     file: str
     record: int
@@ -76,7 +79,10 @@ class ByteStream(Protocol):
 
 
 def scan(path: Path, damages: list[Damage], *, contents: bool = True) -> Iterator[tuple[int, memoryview]]:
-    """Yield (offset, data) of every sound record; add damage to a list. Without `contents`, check lengths only."""
+    """Yield (offset, data) of every intact record, and append damaged ones to `damages`.
+
+    Without `contents`, check only lengths.
+    """
     with open_file(path) as stream:
         yield from scan_stream(path, stream, os.fstat(stream.fileno()).st_size, damages, contents=contents)
 
@@ -124,7 +130,10 @@ def scan_stream(
 
 
 def _blame(seen: int, check: int, field: str) -> str:
-    """Name the field that was damaged: a checksum that differs in one bit was damaged itself, most likely."""
+    """Return the field that was damaged.
+
+    If the checksum differs in one bit, the checksum itself is most likely damaged.
+    """
     return f"checksum of {field}" if (seen ^ check).bit_count() == 1 else field
 
 

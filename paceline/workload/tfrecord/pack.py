@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from paceline.workload.sources._source import Samples
 
 BATCH = 64  # samples that are made at once
-Progress = Callable[[int, int], None]  # samples that are written, and all of them
+Progress = Callable[[int, int], None]  # samples written so far, and all samples
 
 
 def pack(train: Samples, tests: Samples | None, folder: Path, shards: int, progress: Progress) -> list[Shard]:
@@ -43,13 +43,13 @@ def pack(train: Samples, tests: Samples | None, folder: Path, shards: int, progr
 
 @dataclass
 class _Layout:
-    """What every sample holds: dtype and shape of each tensor, and the number of classes if the last is a label."""
+    """The layout of every sample: dtype and shape of each tensor, and the number of classes if it has labels."""
 
     fields: list[dict[str, Any]] = field(default_factory=list)
     classes: int = 0
 
     def take(self, batch: Any, first: int) -> tuple[Any, ...]:
-        """Check a batch against those before it."""
+        """Check that a batch has the layout of the batches before it."""
         import torch
 
         if not isinstance(batch, (tuple, list)) or not all(isinstance(part, torch.Tensor) for part in batch):
@@ -105,7 +105,7 @@ class PackCheck:
 
 
 def verify(where: str | Path, endpoint: str = "") -> PackCheck:
-    """Check the checksums of every record of every shard; a damaged file does not end it."""
+    """Check the checksums of every record in every shard. A damaged file does not stop the check."""
     text = str(where)
     alone = not is_address(text) and Path(text).is_file()
     place = place_of(str(Path(text).parent) if alone else text, endpoint)

@@ -1,4 +1,4 @@
-"""Where shards lie: a folder of this machine, or objects below an address. Both list, read and scan."""
+"""The places of shards: a folder of this machine, or objects below an address. Both can list, read and scan."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from paceline.workload.objects.blocks import BLOCK, Blocks, ObjectStream
 from paceline.workload.objects.bucket import Bucket
 from paceline.workload.tfrecord.frames import Damage, scan, scan_stream
 
-OPEN = 256  # files at once
+OPEN = 256  # files that are open at once
 File = Path | Item
 
 
@@ -31,15 +31,15 @@ class ShardPlace(Protocol):
     def size(self, file: File) -> int: ...
 
     def version(self, file: File) -> str:
-        """Return a text that differs where the content differs."""
+        """Return a text that changes when the content of the file changes."""
 
     def scan(self, file: File, damages: list[Damage], *, contents: bool) -> Iterator[int]:
-        """Yield the offset of every sound record."""
+        """Yield the offset of every intact record."""
 
     def read(self, file: File, start: int, count: int) -> bytes | memoryview: ...
 
     def expect(self, file: File, start: int, count: int) -> None:
-        """Prepare for a read that comes soon."""
+        """Start to read bytes that are needed soon."""
 
 
 def place_of(text: str, endpoint: str = "") -> ShardPlace:
@@ -85,7 +85,7 @@ class Folder:
         return os.pread(self._number(_path(file)), count, start)
 
     def expect(self, file: File, start: int, count: int) -> None:
-        """Do nothing: the system reads ahead."""
+        """Do nothing, because the operating system reads ahead."""
 
     def _number(self, path: Path) -> int:
         number = self._open.get(path)
@@ -97,7 +97,7 @@ class Folder:
 
 
 class Objects:
-    """Objects below an address; those deeper below are no part of it."""
+    """Objects directly below an address, as in a folder without its subfolders."""
 
     def __init__(self, address: Address, endpoint: str = "") -> None:
         self._address = address

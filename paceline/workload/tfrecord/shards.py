@@ -3,8 +3,8 @@
     FOLDER/train-00000-of-00004          records; also validation-... or test-...
     FOLDER/paceline-index.json           written by `paceline data pack`
 
-Files of others have no index. They are scanned once, and the index is kept in the cache folder under their names, sizes
-and times (objects: ETags), never beside them.
+Files from other programs have no index. They are scanned once. The index is kept in the cache folder, never beside the
+files, and is found again by their names, sizes and times (for objects, by their ETags).
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class Shards:
     """All shards of one part of a data set; ids count through them in their order."""
 
     shards: tuple[Shard, ...]
-    fields: tuple[dict[str, Any], ...] = ()  # dtype and shape of what `data pack` wrote; empty for files of others
+    # Dtypes and shapes that `data pack` wrote; empty for files from other programs.
+    fields: tuple[dict[str, Any], ...] = ()
     classes: int = 0
 
     @cached_property
@@ -83,7 +84,7 @@ def files_of(place: ShardPlace, part: str) -> list[File]:
 
 
 def read_shards(place: ShardPlace, part: str, cache: Path | None = None) -> Shards | None:
-    """Return the shards of a part, by their index; None if there are no files of this part."""
+    """Return the shards of a part with their index, or None if there are no files of this part."""
     files = files_of(place, part)
     if not files:
         return None
@@ -134,7 +135,7 @@ def _check(file: File, size: int, offsets: Sequence[int]) -> None:
 
 
 def _scanned(place: ShardPlace, file: File, cache: Path | None) -> tuple[int, ...]:
-    """Return the offsets in a file of others, scanned once: one process scans, others wait for it."""
+    """Return the offsets in a file without an index. One process scans it; others wait and use the result."""
     key = hashlib.blake2b(place.version(file).encode(), digest_size=16).hexdigest()
     kept = (cache or cache_folder()) / f"{key}.json"
     known = _kept(kept)
