@@ -13,7 +13,8 @@ from typing import Any
 from paceline.cluster.job_folder import job_folder
 from paceline.errors import TurnFailed, WorkerFailed
 from paceline.measure.busy import Usage
-from paceline.measure.measure import WATCHED, OnLine, aligned, environ_of, make_record
+from paceline.measure.combining import make_record
+from paceline.measure.measure import WATCHED, OnLine, aligned, environ_of
 from paceline.measure.places import for_workers, launcher_of, places_of
 from paceline.measure.record.rank_report import RankReport, read_report
 from paceline.measure.record.record import Record

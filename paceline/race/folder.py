@@ -25,7 +25,7 @@ from typing import Any
 from paceline.errors import WrongCommand
 from paceline.files.read import read_text
 from paceline.files.redact import redacted, secrets_of
-from paceline.measure.measure import failed_record
+from paceline.measure.combining import failed_record
 from paceline.measure.record.events import events_of
 from paceline.measure.record.record import Record, read, write
 from paceline.race.cells import Cell, Start

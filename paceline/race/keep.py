@@ -12,7 +12,8 @@ from typing import Any
 from paceline.cluster.environment import capture
 from paceline.errors import NoRoom, PacelineError, WrongCommand
 from paceline.files.redact import redact, redacted, secrets_of
-from paceline.measure.measure import OnLine, failed_record, measure
+from paceline.measure.combining import failed_record
+from paceline.measure.measure import OnLine, measure
 from paceline.measure.record.events import events_of, write_events
 from paceline.measure.record.experiment import Experiment, with_comparison
 from paceline.measure.record.record import Record, is_special, make_folder, write

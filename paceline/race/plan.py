@@ -25,7 +25,7 @@ from paceline.cluster.machine import machine
 from paceline.errors import Refused, WrongCommand
 from paceline.files.read import read_bytes
 from paceline.files.redact import redact
-from paceline.measure.measure import STEPS, in_periods, period_of
+from paceline.measure.periods import STEPS, in_periods, period_of
 from paceline.menu.grammar import parse
 from paceline.race.cells import BASELINE, Cell, Entry, Heat, title_of
 from paceline.race.contenders import Contender, contenders_of, same_result

@@ -22,8 +22,10 @@ from paceline.elastic.frames import ABSENT
 from paceline.elastic.launch import CHOICES, FOLDER, coordinator_command, kept_folder
 from paceline.errors import Refused, WrongCommand
 from paceline.measure.busy import Usage
-from paceline.measure.measure import UPDATES, OnLine, make_record, period_of
+from paceline.measure.combining import UPDATES, make_record
+from paceline.measure.measure import OnLine
 from paceline.measure.meter import PARTS
+from paceline.measure.periods import period_of
 from paceline.measure.places import launcher_of, places_of
 from paceline.measure.record.rank_report import RankReport, read_report
 from paceline.measure.record.record import Record

@@ -4,7 +4,7 @@ import shlex
 import pytest
 
 from paceline.files.redact import redact, redacted, secrets_of
-from paceline.measure.measure import failed_record
+from paceline.measure.combining import failed_record
 from paceline.measure.record.record import read, write
 from paceline.run.run import Run
 from tests.report.samples import record

@@ -7,8 +7,9 @@ import pytest
 
 from paceline.cli.show import details, step_lines
 from paceline.errors import WrongCommand
-from paceline.measure.measure import failed_record, make_record, period_of
+from paceline.measure.combining import failed_record, make_record
 from paceline.measure.meter import PARTS
+from paceline.measure.periods import period_of
 from paceline.measure.record.rank_report import RankReport
 from paceline.measure.record.record import read
 from paceline.measure.stats.intervals import block_interval
@@ -253,7 +254,7 @@ def test_machines_that_differ_are_noted():
 
 
 def test_a_run_that_waits_for_data_is_called_input_bound():
-    from paceline.measure.measure import _starved
+    from paceline.measure.combining import _starved
 
     assert list(_starved({"data": 0.05, "step": 1.0})) == []
     (note,) = _starved({"data": 0.34, "step": 1.0})

@@ -6,7 +6,8 @@ from typing import ClassVar
 import pytest
 
 from paceline.cli.race_view import spoken
-from paceline.measure.measure import in_periods, is_uneven, make_record, period_of
+from paceline.measure.combining import make_record
+from paceline.measure.periods import in_periods, is_uneven, period_of
 from paceline.race.cells import BASELINE
 from paceline.race.plan import plan
 from paceline.race.results.verdict import verdict

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from paceline.errors import TurnFailed, WorkerFailed
-from paceline.measure.measure import failed_record
+from paceline.measure.combining import failed_record
 from paceline.race.folder import open_folder
 from paceline.race.plan import plan
 from paceline.race.race import race

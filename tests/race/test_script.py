@@ -8,7 +8,7 @@ import pytest
 from paceline.cli import main
 from paceline.cli.race_view import closing
 from paceline.errors import Refused, Stopped, WorkerFailed
-from paceline.measure.measure import make_record
+from paceline.measure.combining import make_record
 from paceline.race.folder import open_folder
 from paceline.race.plan import plan
 from paceline.race.race import race

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from paceline.errors import PacelineError
 from paceline.measure.busy import why_busy
-from paceline.measure.measure import UPDATES, is_uneven, period_of
+from paceline.measure.combining import UPDATES
+from paceline.measure.periods import is_uneven, period_of
 from paceline.measure.record.record import Record
 from paceline.measure.stats.intervals import ENOUGH, leaning
 from paceline.race.results.fields import Field

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from paceline.cli.show import details
 from paceline.errors import NoRoom, WrongCommand
-from paceline.measure.measure import failed_record
+from paceline.measure.combining import failed_record
 from paceline.measure.record.record import check_writable, read, write
 from paceline.race import keep
 from paceline.race.keep import save
