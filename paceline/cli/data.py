@@ -48,7 +48,7 @@ def data(
     ] = 0.0,
     json_file: JsonFile = None,
 ) -> None:
-    """Write samples to TFRecord shards, check shards, serve shards as S3 does, or send batches to workers.
+    """Write samples to TFRecord shards, check shards, serve a folder over the S3 protocol, or send batches to workers.
 
     `paceline data pack "idx(FOLDER)" DIR --shards 16` writes the files train-00000-of-00016 and so on, and an index;
     then train with --source "tfrecord(DIR)". `paceline data verify DIR` lists damaged records; if there are any, its

@@ -9,7 +9,7 @@ import typer
 
 from paceline.cli import app
 from paceline.cli import options as o
-from paceline.cli.run import settings_given
+from paceline.cli.run import settings_on_command_line
 from paceline.errors import WrongCommand
 from paceline.measure.record.record import check_writable, write
 
@@ -19,7 +19,9 @@ from paceline.measure.record.record import check_writable, write
 def explain(
     context: typer.Context,
     values: dict[str, Any],
-    words: Annotated[list[str] | None, typer.Argument(help="dnn=resnet50 bs=64 nworkers=4")] = None,
+    words: Annotated[
+        list[str] | None, typer.Argument(help="Words of published scripts: dnn=resnet50 bs=64 nworkers=4.")
+    ] = None,
     json: o.JsonFile = None,
 ) -> None:
     """Show what a run would send and plan, or every reason why it is refused, without running it.
@@ -36,10 +38,10 @@ def explain(
         raise WrongCommand("explain with a script", why=why, remedy="leave it out, and give --model")
     if json is not None:
         check_writable(json)
-    configuration = o.run_from(values, words or (), settings_given(context))
+    configuration = o.run_from(values, words or (), settings_on_command_line(context))
     check_own_models([configuration])
     explanation = with_prediction(work(configuration))
-    for line in spoken(explanation, settings_given(context)):
+    for line in spoken(explanation, settings_on_command_line(context)):
         print(line)
     if json is not None:
         members = (

@@ -82,7 +82,7 @@ def forecast(
     runs: o.Runs = Path("runs"),
     json: o.JsonFile = None,
 ) -> None:
-    """Forecast how strategies scale on machines that are not here, and say what limits them.
+    """Forecast how strategies scale on machines that you do not have, and what limits them.
 
     Time is simulated, and the scheduling code is that of real runs. Every assumed figure is listed with its source. A
     certificate, written by --check, says how far forecasts for this machine were off.

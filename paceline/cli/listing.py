@@ -28,7 +28,7 @@ def records(
     last: Annotated[int | None, typer.Option("--last", min=1, help="Show only the newest N lines.")] = None,
     failed: Annotated[bool, typer.Option("--failed", help="Show only runs that failed.")] = False,
     model: Annotated[
-        str | None, typer.Option("--model", help="Show only runs of models with this in the name.")
+        str | None, typer.Option("--model", help="Show only runs whose model has this text in its name.")
     ] = None,
     runs: o.Runs = Path("runs"),
     json: o.JsonFile = None,

@@ -80,7 +80,7 @@ def race(
         _in_panel(
             Panel.LENGTH,
             "--rounds",
-            "Number of rounds, whatever the results are; each round starts every contender once.",
+            "Run exactly this many rounds. Each round starts every contender once.",
             "until all are decided",
         ),
     ] = None,
@@ -96,7 +96,7 @@ def race(
     ] = None,
     margin: Annotated[
         float | None,
-        _in_panel(Panel.LENGTH, "--margin", "Percent; contenders that surely differ by less are level.", "3"),
+        _in_panel(Panel.LENGTH, "--margin", "Contenders that differ by less than this many percent are level.", "3"),
     ] = None,
     isolated: Annotated[
         bool,
@@ -114,7 +114,7 @@ def race(
     ] = False,
     json: o.JsonFile = None,
 ) -> None:
-    """Race strategies on this machine: contenders take turns in the same processes, until it is sure who wins.
+    """Race strategies on this machine: they take turns in the same processes, until the winner is certain.
 
     Three references always take part: one worker alone, `limit` (no communication) and `ddp` (PyTorch's). Without flags
     the models are resnet50 and mobilenet_v2, on 32x32 images, with 16 samples for each of two workers. To continue a
@@ -143,7 +143,7 @@ def race(
     _greet(plan, folder, known)
     if quick:
         _no_promise(plan)
-    turns = values["repeats"] if _was_given(context, "repeats") else None
+    turns = values["repeats"] if _is_on_command_line(context, "repeats") else None
     result, stopped = None, None
     with RaceView() as view:
         watcher = Last(view)
@@ -181,7 +181,7 @@ def _plan(context: typer.Context, values: dict[str, Any]) -> Any:
     from paceline.race.script import left_out, script_suite
     from paceline.race.suite import Suite, read_suite
 
-    chosen = {name: values[name] for name in values if _was_given(context, name)}
+    chosen = {name: values[name] for name in values if _is_on_command_line(context, name)}
     raced = read_suite(values["suite"]) if values["suite"] else Suite.model_validate(_defaults(chosen))
     script = list(context.obj or ())
     ignored = left_out(raced) if script and values["suite"] else []
@@ -252,7 +252,7 @@ def _nothing_of_the_script(chosen: dict[str, Any]) -> None:
         raise WrongCommand(f"{flags_of(foreign)} with a script", why=why, remedy="leave it out")
 
 
-def _was_given(context: typer.Context, name: str) -> bool:
+def _is_on_command_line(context: typer.Context, name: str) -> bool:
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 

@@ -30,7 +30,10 @@ def run(
     context: typer.Context,
     values: dict[str, Any],
     words: Annotated[
-        list[str] | None, typer.Argument(help="dnn=resnet50 bs=64 nworkers=4, or: -- python my_train.py")
+        list[str] | None,
+        typer.Argument(
+            help="Words of published scripts: dnn=resnet50 bs=64; or your own script: -- python my_train.py"
+        ),
     ] = None,
     runs: o.Runs = Path("runs"),
     baseline: Annotated[
@@ -59,7 +62,7 @@ def run(
     The last line is `Total img/sec on N CPU(s): X +- Y`: X is the rate of all workers together, Y is 1.96 standard
     errors over the repeats inside this run.
     """
-    configuration = o.run_from(values, words or (), settings_given(context))
+    configuration = o.run_from(values, words or (), settings_on_command_line(context))
     if log_format not in LOG_FORMATS:
         raise UnknownName("log format", log_format, LOG_FORMATS)
     hand_over(configuration.launcher, configuration.workers)
@@ -82,7 +85,7 @@ def run(
         check_tensorboard()
     shown = Shown(log_format)
     with shown:
-        record, kept = _measure(configuration, settings_given(context), runs, json, extras, shown)
+        record, kept = _measure(configuration, settings_on_command_line(context), runs, json, extras, shown)
         _beside(record, kept, trace, tensorboard)
     check_target(configuration, record)
 
@@ -166,7 +169,7 @@ def _launch(run: Run, context: typer.Context, words: Sequence[str]) -> None:
 
     _nothing_of_the_script(context, words)
     composed = compose(run, machine(), unknown=OWN)
-    chosen = [*settings_given(context), *settings_of(words, note=lambda _: None)]
+    chosen = [*settings_on_command_line(context), *settings_of(words, note=lambda _: None)]
     choices = {name: getattr(run, name) for name in chosen if name in TO_SCRIPTS}
     members = composed.axes.membership if composed.axes is not None and composed.axes.membership.elastic else None
     launch(context.obj, run=run, servers=composed.servers, choices=choices, elastic=members)
@@ -174,7 +177,7 @@ def _launch(run: Run, context: typer.Context, words: Sequence[str]) -> None:
 
 def _nothing_of_the_script(context: typer.Context, words: Sequence[str]) -> None:
     """Refuse flags that would not reach the script, and flags about a record, as a script leaves none."""
-    flags = [name for name in given_flags(context) if name != "words"]
+    flags = [name for name in flags_on_command_line(context) if name != "words"]
     results = [name for name in flags if name in _OF_RECORDS]
     if results:
         raise WrongCommand(
@@ -198,12 +201,12 @@ _OF_RECORDS = (
 )
 
 
-def given_flags(context: typer.Context) -> list[str]:
+def flags_on_command_line(context: typer.Context) -> list[str]:
     """Names of the parameters that are on the command line; values from environment variables do not count."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
     return [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
 
 
-def settings_given(context: typer.Context) -> list[str]:
+def settings_on_command_line(context: typer.Context) -> list[str]:
     """Names of the fields of a run that are on the command line as flags."""
-    return [name for name in given_flags(context) if name in Run.model_fields]
+    return [name for name in flags_on_command_line(context) if name in Run.model_fields]

@@ -16,7 +16,7 @@ from paceline.run.strategies import STRATEGIES, Strategy
 
 @app.command()
 def strategies(json: o.JsonFile = None) -> None:
-    """List the strategies: what each stands for, when to choose it, and whether the result is that of all-reduce."""
+    """List the strategies: what each stands for, when to choose it, and whether it gives the result of all-reduce."""
     if json is not None:
         check_writable(json)
         write(json, jsons.dumps([asdict(strategy) for strategy in STRATEGIES.values()], indent=1) + "\n")

@@ -24,10 +24,10 @@ def watch(
     address: Address,
     token_file: TokenFile = None,
     once: Annotated[bool, typer.Option("--once", help="Print the state once, with members and incidents.")] = False,
-    seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="Time between two looks.")] = 1.0,
+    seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="Seconds between two updates.")] = 1.0,
     json: o.JsonFile = None,
 ) -> None:
-    """Show generation, members and committed steps of a running elastic job, a line per change, until it ends."""
+    """Show generation, members and committed steps of a running elastic job: one line per change, until it ends."""
     if json is not None:
         check_writable(json)
     token = token_of(token_file, os.environ)

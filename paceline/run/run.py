@@ -261,7 +261,7 @@ class Run(BaseModel):
     job: str | None = field(
         None,
         LAUNCHER,
-        "With membership elastic, keep the journal of the job in this folder; a later start goes on with it.",
+        "With membership elastic, keep the journal of the job in this folder; a later start continues the job.",
         changes=(),
     )
     deadline: float = field(
