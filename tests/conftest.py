@@ -5,6 +5,7 @@ Leaks are found by reading /proc, never by starting a process; a test pays for i
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
@@ -43,6 +44,12 @@ class Traces:
             namespaces=names_in("/run/netns"),
             environ=dict(os.environ),
         )
+
+
+def pytest_collection_finish() -> None:
+    """Take torch and the collected tests out of garbage collection, which would look at all of them each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

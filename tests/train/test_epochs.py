@@ -39,7 +39,9 @@ def trained(run):
 def test_every_sample_is_trained_once_per_epoch(schedule, monkeypatch):
     monkeypatch.setenv("PACELINE_WATCHED", "0")
     monkeypatch.setenv("PACELINE_FLOPS", "1")
-    run = Run(model="mlp", source="fake(cpu, samples=35)", global_batch=8, epochs=2, schedule=schedule)
+    run = Run(
+        model="mlp(hidden=8, image_size=4)", source="fake(cpu, samples=35)", global_batch=8, epochs=2, schedule=schedule
+    )
     alone = trained(run)
     assert len(alone) == 2 * 5
     for epoch in (alone[:5], alone[5:]):
