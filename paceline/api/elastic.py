@@ -147,7 +147,9 @@ class ElasticWorker(Worker):
             chosen = ids.tolist() or order.ids(epoch, step)[:1].tolist()
             pace.sow(shard)
             self.dealt = (self.dealt[0] + 1, self.dealt[1] + len(ids))
-            yield self.device.place(collate([dataset[index] for index in chosen]))
+            batch = self.device.place(collate([dataset[index] for index in chosen]))
+            pace.laps.lap("data")
+            yield batch
         self._finished = True
         self._requests.close()
 

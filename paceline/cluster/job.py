@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 
 from paceline.cluster.failure import Failure, failed, failure_of, has_report, in_order
+from paceline.cluster.forking import Zygote
 from paceline.cluster.guard import Guard
 from paceline.cluster.output import Output
 from paceline.cluster.process import WorkerProcess
@@ -50,6 +51,7 @@ class LocalJob:
         self._holder = 0
         self.restarts: Restarts | None = None  # set in an elastic job; otherwise the first failure ends the job
         self.on_gone: Callable[[int], None] = lambda rank: None  # a rank has ended and is not started again
+        self._zygote: Zygote | None = None
         self._commands: dict[int, tuple[list[str], dict[str, str], str]] = {}
         self._past: list[WorkerProcess] = []  # workers that died and were replaced
         self._open = True
@@ -59,6 +61,12 @@ class LocalJob:
     def pids(self) -> dict[int, int]:
         """Return the pid of each rank."""
         return {worker.rank: worker.pid for worker in self._workers}
+
+    def prepare_forks(self, modules: Sequence[str], environ: Mapping[str, str]) -> None:
+        """Fork workers from a process that has imported some modules, where that makes no difference to them."""
+        self._guard.expect()
+        self._zygote = Zygote(modules, {**environ, **self._guard.environ})
+        self._guard.add(self._zygote.pid)
 
     def launch(
         self, rank: int, argv: Sequence[str], environ: Mapping[str, str], host: str = "", foreground: bool = False
@@ -72,7 +80,12 @@ class LocalJob:
         full = {**environ, **self._guard.environ}
         self._guard.expect()
         worker = WorkerProcess(
-            rank, argv, full, lambda stream, block: self._output.put(rank, stream, block), foreground=foreground
+            rank,
+            argv,
+            full,
+            lambda stream, block: self._output.put(rank, stream, block),
+            foreground=foreground,
+            zygote=self._zygote,
         )
         self._workers.append(worker)
         self._guard.add(worker.pid)
@@ -261,5 +274,7 @@ class LocalJob:
         while not all(worker.group_is_gone() for worker in self._workers) and time.monotonic() < limit:
             time.sleep(0.002)
         self._guard.close()
+        if self._zygote is not None:
+            self._zygote.close()
         self._output.close()
         self._requests.close()

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from paceline.cluster.cause import Tail, cause_in
+from paceline.cluster.forking import Zygote
 from paceline.cluster.output import Lines
 from paceline.errors import PacelineError, WrongCommand
 
@@ -24,20 +25,29 @@ class WorkerProcess:
     """A worker process. `status` is None while it runs, then its exit code, or minus the signal that killed it."""
 
     def __init__(
-        self, rank: int, argv: Sequence[str], environ: Mapping[str, str], pass_on: PassOn, *, foreground: bool = False
+        self,
+        rank: int,
+        argv: Sequence[str],
+        environ: Mapping[str, str],
+        pass_on: PassOn,
+        *,
+        foreground: bool = False,
+        zygote: Zygote | None = None,
     ) -> None:
-        """Start the worker. In the foreground it owns the terminal: it gets keyboard input and Ctrl-C."""
+        """Start the worker, or have a zygote fork it. In the foreground it gets keyboard input and Ctrl-C."""
         self.rank = rank
         self._terminal = Terminal() if foreground else None
         self.status: int | None = None
         self._tails = {"stdout": Tail(), "stderr": Tail()}
-        self._process = _spawn(argv, environ, self._terminal)
+        forks = zygote is not None and not foreground and zygote.takes(argv, environ)
+        forked = zygote.fork(argv, environ) if zygote is not None and forks else None
+        self._process = forked or _spawn(argv, environ, self._terminal)
         self.pid = self._process.pid
         try:
             self.pidfd = os.pidfd_open(self.pid)
         except OSError:
             self.send(signal.SIGKILL)
-            self._process.communicate()
+            self._process.wait()
             raise
         self.pipes = () if foreground else (self._lines("stdout", pass_on), self._lines("stderr", pass_on))
 

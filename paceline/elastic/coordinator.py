@@ -38,6 +38,7 @@ from paceline.elastic.frames import (
     same,
 )
 from paceline.elastic.journal import Journal
+from paceline.elastic.progress import Progress
 from paceline.elastic.protocol import Group, Registry, Report
 from paceline.elastic.recoveries import Recoveries, summary_of
 from paceline.elastic.status import message_of, status_of
@@ -80,7 +81,7 @@ class Coordinator:
         self._doubtful: dict[str, int] = {}  # members without a connection whose process may still run
         self._expected = registry.start
         self._lacking, self._since = "", clock()  # why there is no group, and since when
-        self.recoveries = Recoveries()
+        self.recoveries, self._progress = Recoveries(), Progress(self.journal)
         self.refused, self.ended, self.deserted = 0, False, False
         self._selector = selectors.DefaultSelector()
         self._door = open_door(interface, folder / "address")
@@ -114,6 +115,7 @@ class Coordinator:
                 del self._doubtful[member]
                 if member not in self._links:
                     self._registry.lose(member, dead=True)
+                    self.recoveries.died(self.journal, member)
         if self._registry.group is None:
             self._count_absent()
         self._form()
@@ -232,6 +234,11 @@ class Coordinator:
             self._registry.tell(int(message["generation"]), int(message["steps"]))
             self.recoveries.end(self.journal, int(message["generation"]), self._clock())
             self.journal.mark(int(message["generation"]), self._registry.watermark)
+            members = len(self._registry.group.members) if self._registry.group else 0
+            parts = message.get("parts")
+            self._progress.tell(
+                int(message["generation"]), self._registry.watermark, members, parts if isinstance(parts, dict) else {}
+            )
         elif message["kind"] == "incident":
             self._note(**{str(key): value for key, value in message.items() if key != "kind"})
         elif message["kind"] == "bye":
@@ -270,7 +277,19 @@ class Coordinator:
             self._note(what="fenced", member=link.member, generation=report.generation)
         self._registry.arrive(report)
         if known is not None and report.generation == known.generation:  # other members may still wait for it
+            self._note_silent(known, report, float(message.get("silence", 0.0)))
+            self.recoveries.left(known.generation, link.member, int(message.get("shards", 0)), self._clock())
             self._tell(known, {"kind": "lost", "member": link.member, "generation": known.generation})
+
+    def _note_silent(self, group: Group, report: Report, silence: float) -> None:
+        """Note whom a member has suspected, unless its end is known already."""
+        for name in report.suspects:
+            link = self._links.get(name)
+            if not silence or link is None or name not in group.members or self._peers.ended(link.pid):
+                continue
+            if not self.recoveries.knows(name, group.generation):
+                seen = {"by": report.member, "silence": round(silence, 3)}
+                self._note(what="silent", member=name, generation=group.generation, **seen)
 
     def _leave(self, link: Link, finished: bool, *, parting: bool) -> None:
         """Remove a member that has finished, or that leaves on request. Nobody waits for it."""
@@ -291,8 +310,10 @@ class Coordinator:
         self.deserted = self.ended and parting and not self._registry.finished
 
     def _form(self) -> None:
+        before = max((report.committed for report in self._registry.waiting.values() if report.holds), default=0)
         group = self._registry.form()
         if group is not None:
+            self.recoveries.formed(group.generation, counts=group.steps > before, now=self._clock())
             links = {member: self._links.get(member) for member in group.members}
             self.journal.begin(group, {member: link.pid for member, link in links.items() if link and link.pid})
             self._asked = False

@@ -10,6 +10,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,19 @@ create table if not exists watermark (one integer primary key check (one = 1), g
 create table if not exists rollback (at real, generation integer, from_steps integer, to_steps integer);
 create table if not exists process (member text primary key, pid integer, born text);
 create table if not exists incident (at real, text text);
+create table if not exists progress (at real, generation integer, steps integer, members integer, parts text);
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The committed steps at a time, and what members have spent on parts of steps so far, in seconds."""
+
+    at: float
+    generation: int
+    steps: int
+    members: int
+    parts: dict[str, float]
 
 
 class Journal:
@@ -85,6 +98,21 @@ class Journal:
     def amend(self, number: int, incident: dict[str, Any]) -> None:
         """Replace an incident, because more is known about it now."""
         self._file.execute("update incident set text = ? where rowid = ?", (json.dumps(incident), number))
+
+    def progress(self, row: Row) -> None:
+        """Write how far training is; it may be lost with the machine."""
+        self._file.execute("pragma synchronous=off")
+        values = (row.at, row.generation, row.steps, row.members, json.dumps(row.parts))
+        self._file.execute("insert into progress values (?, ?, ?, ?, ?)", values)
+
+    def history(self, last: int | None = None) -> list[Row]:
+        """Return the rows of progress, or the last ones, in the order in which they were written."""
+        text = "select * from progress order by rowid desc limit ?"
+        rows = self._file.execute(text, (-1 if last is None else last,)).fetchall()
+        return [
+            Row(at, generation, steps, members, json.loads(parts))
+            for at, generation, steps, members, parts in rows[::-1]
+        ]
 
     def last(self) -> Group | None:
         """Return the last generation, or None in a new journal."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,8 @@ class ElasticPresence:
         self._votes: Any = None
         self._work: Any = None
         self._suspects: set[str] = set()
+        self._silence = 0.0  # seconds in which a suspect made no progress
+        self.taken = 0  # shards that this member has computed of the step under way
         self._beats: dict[int, tuple[int, float]] = {}
         self._commits: list[float] = []
 
@@ -108,7 +110,7 @@ class ElasticPresence:
     def _meet(self) -> None:
         group = self.client.group
         assert group is not None
-        self.group, self._suspects, self._beats = group, set(), {}
+        self.group, self._suspects, self._beats, self._silence = group, set(), {}, 0.0
         self._votes = self._work = None
         try:
             self._comm = ShmComm(
@@ -133,6 +135,13 @@ class ElasticPresence:
         if self.client.lost:
             raise PeerLost(f"{', '.join(sorted(self.client.lost))} left the group")
 
+    def ended(self) -> bool:
+        """Return whether the group of this member has ended, so that nobody will commit the step under way."""
+        if self._comm is None or not self._inside:
+            return False
+        self.client.poll()
+        return self._comm.counters.fenced() or bool(self.client.lost)
+
     def _watch(self, counters: FutexCounters, late: Sequence[int]) -> None:
         """Check the fence, messages of the coordinator, and members without progress.
 
@@ -148,6 +157,7 @@ class ElasticPresence:
             if self._beats.get(rank, (None, now))[0] != seen or counters.away(rank):
                 self._beats[rank] = (seen, now)
             elif now - self._beats[rank][1] > self.silence:
+                self._silence = now - self._beats[rank][1]
                 raise PeerLost(f"{counters.name(rank)} makes no progress", rank=rank)
 
     def beat(self) -> None:
@@ -202,24 +212,26 @@ class ElasticPresence:
     def _all_ok(self) -> list[bool]:
         return [bool(vote & OK) for vote in self._votes.tolist()]
 
-    def settle(self, verdict: str) -> bool:
+    def settle(self, verdict: str, parts: Mapping[str, float] | None = None) -> bool:
         """Count the step after a verdict that all members share.
 
         Return whether the group ends because a member joins or leaves.
         """
         counts = verdict == COMMIT
         if counts:
-            self.count()
+            self.count(parts)
         changes = any(vote & (CHANGE | PARTING) for vote in self._votes.tolist())
         self._votes = self._work = None
         return changes
 
-    def count(self) -> None:
-        """Count a step that was applied."""
-        self.committed += 1
+    def count(self, parts: Mapping[str, float] | None = None) -> None:
+        """Count a step that was applied. `parts` are the seconds that this member has spent since the last one."""
+        self.committed, self.taken = self.committed + 1, 0
         self._commits = [*self._commits[-99:], time.monotonic()]
         assert self.group is not None
-        self.client.say({"kind": "steps", "generation": self.group.generation, "steps": self.committed})
+        seconds = {name: round(value, 6) for name, value in (parts or {}).items()}
+        message = {"kind": "steps", "generation": self.group.generation, "steps": self.committed, "parts": seconds}
+        self.client.say(message)
 
     def suspect(self, problem: PeerLost) -> None:
         """Remember the member that a failed wait was for.
@@ -266,6 +278,8 @@ class ElasticPresence:
                 "ready": ready,
                 "suspects": sorted(self._suspects),
                 "holds": self.holds,
+                "silence": self._silence,
+                "shards": 0 if ready else self.taken,
             }
         )
 

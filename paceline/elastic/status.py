@@ -1,25 +1,29 @@
 """The state of a running job. Its coordinator sends it to any process that shows the token.
 
 paceline join   needs the folder of the job and the number of workers that it was started with
-paceline watch  shows generation, members, committed steps and the last incidents
+paceline watch  shows generation, members, committed steps, their rate, and the last incidents
+paceline chaos  needs the processes of the members and of the coordinator
 """
 
 from __future__ import annotations
 
 import ipaddress
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from paceline.elastic.frames import Inbox, Message, connect_to, encode, parse_address
 from paceline.elastic.journal import Journal
+from paceline.elastic.progress import rates
 from paceline.elastic.protocol import Group, Registry
 from paceline.errors import PacelineError, PeerLost, WrongCommand
 from paceline.files.read import read_text
 
 TOKEN = "PACELINE_TOKEN"  # the variable that holds the token of a job
 LAST = 10  # incidents in a status
+SHOWN = 480  # rows of progress, from which the rates of the last two minutes are made
 SECONDS = 10.0  # seconds to wait for an answer
 
 
@@ -35,9 +39,11 @@ def message_of(group: Group) -> Message:
 
 
 def status_of(folder: Path, registry: Registry, journal: Journal, start: int) -> Message:
-    group = registry.group
+    group, rows = registry.group, journal.history(SHOWN)
     return {
         "kind": "status",
+        "pid": os.getpid(),
+        "at": time.time(),
         "folder": str(folder),
         "start": start,
         "most": registry.maximum,
@@ -46,6 +52,8 @@ def status_of(folder: Path, registry: Registry, journal: Journal, start: int) ->
         "waiting": len(registry.waiting),
         "steps": registry.watermark,
         "finished": registry.finished,
+        "rate": [[round(at, 2), round(rate, 3), members] for at, rate, members in rates(rows)],
+        "parts": rows[-1].parts if rows else {},
         "incidents": list(journal.incidents(LAST)),
     }
 

@@ -17,6 +17,7 @@ from typing import Any
 from paceline.cluster.environment import capture
 from paceline.cluster.job import LocalJob
 from paceline.cluster.job_folder import job_folder
+from paceline.cluster.launchers.local import Local
 from paceline.cluster.restarts import DEFAULT, Restarts
 from paceline.elastic.frames import ABSENT
 from paceline.elastic.launch import CHOICES, FOLDER, coordinator_command, kept_folder
@@ -35,6 +36,15 @@ from paceline.run.compose.compose import servers_of
 from paceline.run.run import CHOSEN, TO_LAUNCHER, TO_SCRIPTS, Run, flag_of
 
 TAKEN = (*TO_SCRIPTS, *TO_LAUNCHER)
+# What every worker of an elastic job imports; the last ones would be imported with the first optimizer and step.
+IMPORTED = (
+    "torch",
+    "torch._dynamo",
+    "paceline.api.elastic",
+    "paceline.run.compose.compose",
+    "sqlite3",
+    "encodings.idna",
+)
 BLOCKS = 5  # blocks of updates in one start, each with its own rate
 
 
@@ -81,6 +91,7 @@ def _start(
     with places_of(run) as places:
         launcher = launcher_of(run)
         launcher.check(places.seats)
+        forks = {"modules": IMPORTED} if elastic is not None and isinstance(launcher, Local) else {}
         with launcher.start(
             argv,
             workers=run.workers,
@@ -90,6 +101,7 @@ def _start(
             prefix=run.workers > 1,
             on_line=on_line,
             seats=places.seats,
+            **forks,
         ) as job:
             if elastic is not None:
                 _coordinate(job, run, Path(environ[FOLDER]), environ, elastic)

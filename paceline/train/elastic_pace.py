@@ -35,6 +35,25 @@ from paceline.train.takeover import Takeover
 GOLDEN = 0x9E3779B97F4A7C15
 
 
+class Laps:
+    """Seconds by parts of a step. Every moment since the last `take` is in exactly one part."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock, self._last = clock, clock()
+        self._parts: dict[str, float] = {}
+
+    def lap(self, part: str) -> None:
+        """Add the time since the last lap to a part."""
+        now = self._clock()
+        self._parts[part] = self._parts.get(part, 0.0) + now - self._last
+        self._last = now
+
+    def take(self) -> dict[str, float]:
+        """Return the parts so far, and begin anew."""
+        parts, self._parts = self._parts, {}
+        return parts
+
+
 class ElasticPace:
     """A model and an optimizer, trained together with the current members of the group.
 
@@ -83,6 +102,7 @@ class ElasticPace:
         self._hooks = [p.register_post_accumulate_grad_hook(self._on_grad) for _, p in self._named]
         self._sum: ShardSum | None = None
         self._taken = 0
+        self.laps = Laps(clock)
         self._forget()
 
     # entering -----------------------------------------------------------------------------------
@@ -113,6 +133,7 @@ class ElasticPace:
                 continue
             self._generation = view.generation
             self._forget()
+            self.laps.lap("recover")
             return
 
     def _prepare(self) -> None:
@@ -179,17 +200,31 @@ class ElasticPace:
         if closure is not None:
             raise WrongCommand("step(closure) with membership elastic", why="an evaluation cannot be taken back")
         began = self._clock()
+        self.laps.lap("compute")
         self.enter()
+        if self._presence.ended():
+            self._abandon()
+            return False
         mine: range = self._presence.shards
         if self._sum is None:
             self._sum = ShardSum(mine, deterministic=self.deterministic)
         weight = 1.0 / self.shards if self.weight is None else self.weight
         self._sum.add(self._collect(weight))
         self._taken, self.weight = self._taken + 1, None
+        self._presence.taken = self._taken
+        self.laps.lap("pack")
         self.pending = self._taken < len(mine)
         if self.pending:
             return False
         return self._complete(began)
+
+    def _abandon(self) -> None:
+        """Leave a group that has lost a member, without the shards of this step. They are dealt again."""
+        self._collect(0.0)
+        self._presence.taken = self._taken + 1
+        self._presence.leave()
+        self._forget()
+        self.laps.lap("recover")
 
     def _collect(self, weight: float) -> Tensor:
         """Return gradients, flags and statistics of a shard as one vector, and restore the earlier statistics."""
@@ -220,23 +255,28 @@ class ElasticPace:
         try:
             fault("before send")
             self._exchange.sum(self._sum.rows, f"step {self.steps}")
+            self.laps.lap("wire")
             fault("after the result")
             verdict = self._presence.vote(True)
+            self.laps.lap("vote")
             fault("after the vote")
         except PeerLost as problem:
             self._presence.suspect(problem)
         waited = self._clock()
         if verdict == LEAVE:
             commits = self._presence.leave()
+            self.laps.lap("recover")
             if commits:
                 self._update(self._exchange)
-                self._presence.count()
+                self.laps.lap("update")
+                self._presence.count(self.laps.take())
         else:
             commits = verdict == COMMIT
             if commits:
                 self._update(self._exchange)
                 fault("after the update")
-            changes = self._presence.settle(verdict)
+            self.laps.lap("update")
+            changes = self._presence.settle(verdict, self.laps.take() if commits else None)
         if changes:
             self._presence.leave()
         self._forget()
@@ -271,6 +311,7 @@ class ElasticPace:
         """Begin a step, or repeat it from the start: forget the shards that were taken."""
         self._sum = None
         self._taken, self.pending, self.weight = 0, False, None
+        self._presence.taken = 0
         self._kept = [buffer.detach().clone() for buffer in self._statistics]
         self._kept_counts = [buffer.detach().clone() for buffer in self._counts]
         self._moved = [torch.zeros_like(buffer) for buffer in self._counts]

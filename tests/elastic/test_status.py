@@ -5,12 +5,12 @@ import threading
 import pytest
 
 from paceline.cli import main
-from paceline.cli.watch import line_of
 from paceline.cluster.launchers.local import free_port
 from paceline.elastic.coordinator import Coordinator
 from paceline.elastic.launch import CHOICES, FOLDER
 from paceline.elastic.protocol import Group, Registry
 from paceline.elastic.status import TOKEN, ask, environment_of, folder_of, token_of
+from paceline.elastic.view import summary_line
 from paceline.errors import PeerLost, WrongCommand
 
 
@@ -55,7 +55,7 @@ def test_the_state_of_a_job_goes_to_those_who_show_the_token(job):
     state = job.ask(job.token)
     assert (state["generation"], state["members"], state["steps"], state["start"]) == (2, ["a", "b"], 9, 3)
     assert [line["what"] for line in state["incidents"]] == ["died"]
-    assert line_of(state) == "generation 2, 2 members, 9 steps committed"
+    assert summary_line(state) == "generation 2, 2 members, 9 steps committed"
     assert job.token not in str(state)
 
 

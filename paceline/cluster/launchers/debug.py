@@ -34,6 +34,7 @@ class Debug(Local):
         on_line: OnLine | None = None,
         servers: int = 0,
         seats: Sequence[Seat] = (),
+        modules: Sequence[str] = (),  # a debugger wants processes of their own, so nothing is forked
     ) -> LocalJob:
         variables = {**environ, "PACELINE_DEBUG": "1"}
         return self._started(argv, workers, folder, variables, True, on_line, servers, seats, foreground=(0,))

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from paceline.cluster.forking import has_gpu
 from paceline.cluster.job import LocalJob
 from paceline.cluster.output import OnLine, Output
 from paceline.cluster.seats import environment_of, seats_here
@@ -46,9 +47,13 @@ class Local(Member):
         on_line: OnLine | None = None,
         servers: int = 0,
         seats: Sequence[Seat] = (),
+        modules: Sequence[str] = (),
     ) -> LocalJob:
-        """Start the processes. The place of a seat may add a command prefix, for example to enter a host of a lab."""
-        return self._started(argv, workers, folder, environ, prefix, on_line, servers, seats)
+        """Start the processes. The place of a seat may add a command prefix, for example to enter a host of a lab.
+
+        With `modules`, workers are forked from a process that has imported them, now and when they are restarted.
+        """
+        return self._started(argv, workers, folder, environ, prefix, on_line, servers, seats, modules=modules)
 
     def _started(
         self,
@@ -61,6 +66,7 @@ class Local(Member):
         servers: int,
         seats: Sequence[Seat],
         foreground: Collection[int] = (),
+        modules: Sequence[str] = (),
     ) -> LocalJob:
         check_command(argv, workers)
         seats = seats or seats_here(workers + servers)
@@ -68,6 +74,8 @@ class Local(Member):
         port = free_port()
         job = LocalJob(folder, Output(folder, sys.stdout, sys.stderr, prefix=prefix, on_line=on_line), workers)
         try:
+            if modules and not has_gpu(environ):
+                job.prepare_forks(modules, environ)
             for seat in seats:
                 variables = environment_of(
                     seat,

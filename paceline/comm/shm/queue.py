@@ -33,6 +33,7 @@ POSTED, SHARED = 0, 1
 LEFT = "left the group"  # the reason in why_lost for a rank that closed its comm without a failure
 DEADLINE = 300.0  # seconds; long enough for a compile or a checkpoint on one rank
 SLICE = 0.05  # seconds between two checks whether an awaited rank still runs
+WATCHED = 0.01  # the same for a rank that must notice the end of a peer at once, because the others go on
 POLL = 0.0003  # seconds between two looks at a share that is under way
 PARTING = 0.5  # seconds in which a rank that gives up an operation says so
 ENDING = 10.0  # seconds that a rank which makes no more calls waits for the others
@@ -282,8 +283,8 @@ class Queue:
             return
         if self.watch is not None:
             self.watch(self._late(kind, op))
-        waited = time.monotonic() - began
-        if waited > SLICE:
+        waited, moment = time.monotonic() - began, SLICE if self.watch is None else WATCHED
+        if waited > moment:
             self._check_alive(kind, op)
         if waited >= limit:
             raise PeerLost(
@@ -291,7 +292,7 @@ class Queue:
                 rank=words[0][1],
                 remedy="look at that rank's output; if a step takes longer, set --deadline SECONDS",
             )
-        self._counters.sleep(words, min(SLICE, limit - waited))
+        self._counters.sleep(words, min(moment, limit - waited))
 
     def _check_alive(self, kind: int, op: Op) -> None:
         for peer in self._late(kind, op):
