@@ -189,7 +189,7 @@ class AgentJob:
         while time.monotonic() < limit and not all(ready(link) or link.lost for link in self._links):
             self._turn(0.1)
             if self._requests.received:
-                raise self._asked_to_stop() or WorkerFailed("the job was stopped before it started")
+                raise self._stop_error() or WorkerFailed("the job was stopped before it started")
         for link in self._links:
             if not ready(link):
                 link.lose(f"no answer within {seconds:g} s")
@@ -209,16 +209,16 @@ class AgentJob:
         while not all(link.ended for link in self._links):
             self._turn(BEAT)
             if self._requests.received:
-                return self._asked_to_stop()
+                return self._stop_error()
             if self._output.problem:
                 return self._output.problem
             if any(link.lost or link.error for link in self._links):
                 return self._cause()
         while self._output.waiting and not self._requests.received:
             self._turn(BEAT)
-        return self._asked_to_stop() if self._requests.received else None
+        return self._stop_error() if self._requests.received else None
 
-    def _asked_to_stop(self) -> BaseException | None:
+    def _stop_error(self) -> BaseException | None:
         number = self._requests.received[0]
         return self._outcome if number == CALLED else Stopped(number)
 

@@ -145,13 +145,13 @@ class LocalJob:
         while self._running():
             self._turn(None)
             if self._requests.received:
-                return self._asked_to_stop()
+                return self._stop_error()
             if self._output.problem:
                 return self._output.problem
             if any(worker.status for worker in self._workers) and not self._go_on():
                 return self._cause()
         self._turns(None, lambda: bool(self._output.waiting) and not self._requests.received)
-        return self._asked_to_stop() if self._requests.received else None
+        return self._stop_error() if self._requests.received else None
 
     def _go_on(self) -> bool:
         """Restart workers that a signal has ended, as far as the policy allows. Return whether the job goes on.
@@ -171,7 +171,7 @@ class LocalJob:
                 self.on_gone(worker.rank)
         return any(worker.rank not in self.restarts.always for worker in self._workers)
 
-    def _asked_to_stop(self) -> BaseException | None:
+    def _stop_error(self) -> BaseException | None:
         number = self._requests.received[0]
         return self._outcome if number == CALLED else Stopped(number)
 

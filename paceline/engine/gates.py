@@ -96,7 +96,7 @@ class Lesson(TorchFunctionMode):
         self, model: nn.Module, position: dict[int, int], on_use: Callable[[nn.Module, Iterable[int]], None]
     ) -> None:
         super().__init__()
-        self._model, self._position, self._found = model, position, on_use
+        self._model, self._position, self._on_use = model, position, on_use
         self._inside: list[nn.Module] = []
         self._hooks = [
             hook
@@ -123,7 +123,7 @@ class Lesson(TorchFunctionMode):
             used = [
                 self._position.get(id(leaf), -1) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)
             ]
-            self._found(self._inside[-1], used)
+            self._on_use(self._inside[-1], used)
         return function(*args, **(kwargs or {}))
 
     def close(self) -> None:

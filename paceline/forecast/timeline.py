@@ -152,7 +152,7 @@ class SimulatedRank:
         self._dispatchers = [self._dispatcher(plan) for plan in script.plans]
         self._back: set[Unit] = set()
         self._awaited: frozenset[Unit] = frozenset()
-        self._said: deque[Unit] = deque()
+        self._announced: deque[Unit] = deque()
         self._under_way = -1  # the step whose units may be under way
         self._owed = 0.0  # seconds that sending has cost the computing thread
         self._parts = [_parts(plan) for plan in script.plans]
@@ -193,12 +193,12 @@ class SimulatedRank:
 
     def hear(self, unit: Unit) -> None:
         """Note that rank 0 has let a unit leave, maybe of a step that has not begun on this rank."""
-        self._said.append(unit)
+        self._announced.append(unit)
         self._listen()
 
     def _listen(self) -> None:
-        while self._said and self._said[0].step == self._under_way:
-            unit = self._said.popleft()
+        while self._announced and self._announced[0].step == self._under_way:
+            unit = self._announced.popleft()
             dispatcher = self._dispatchers[unit.vector]
             assert isinstance(dispatcher, Follower)
             self._send(dispatcher.announced(unit.chunk), unit.vector)

@@ -31,23 +31,23 @@ class GpuUse:
 
     def __init__(self, index: int | None, *, every: float = 0.25, ask: Ask = query_smi) -> None:
         self._index, self._every, self._ask = index, every, ask
-        self._found: list[tuple[float, int]] = []
+        self._samples: list[tuple[float, int]] = []
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="GPU use", daemon=True)
 
     @property
     def share(self) -> float | None:
-        return fmean(share for share, _ in self._found) if self._found else None
+        return fmean(share for share, _ in self._samples) if self._samples else None
 
     @property
     def memory(self) -> int | None:
-        return max((nbytes for _, nbytes in self._found), default=None)
+        return max((nbytes for _, nbytes in self._samples), default=None)
 
     def _watch(self) -> None:
         while self._index is not None and not self._over.wait(self._every):
             numbers = understood(self._ask(self._index))
             if numbers is not None:
-                self._found.append(numbers)
+                self._samples.append(numbers)
 
     def __enter__(self) -> GpuUse:
         if self._index is not None and (self._ask is not query_smi or shutil.which("nvidia-smi")):

@@ -19,19 +19,26 @@ from paceline.measure.places import for_workers, launcher_of, places_of
 from paceline.measure.record.rank_report import RankReport, read_report
 from paceline.measure.record.record import Record
 from paceline.measure.turns import TurnsTask, report_path, task_path
+from paceline.run.axes import Composed
 from paceline.run.compose.compose import check
 
 MEMORY = "memory is that of the whole process, with all contenders that took turns in it"
 
 
 def measure_together(
-    task: TurnsTask, on_line: OnLine | None = None, *, flops: int | None = None, watched: int = WATCHED
+    task: TurnsTask,
+    on_line: OnLine | None = None,
+    *,
+    composed: Sequence[Composed] | None = None,
+    flops: int | None = None,
+    watched: int = WATCHED,
 ) -> list[tuple[Record, list[list[Any]]]]:
     """Return a record with its events for each contender. Raises TurnFailed with the contender that failed, if known.
 
-    `flops` of a sample are counted if it is None. The events of `watched` steps after the turns are kept.
+    `composed` has the results of compose for the runs of the task, if the caller has them. `flops` of a sample are
+    counted if it is None. The events of `watched` steps after the turns are kept.
     """
-    composed = [check(run) for run in task.runs]
+    composed = composed or [check(run) for run in task.runs]
     run = task.runs[0]
     with job_folder() as folder, places_of(run) as places:
         network, usage = places.measure(), Usage()

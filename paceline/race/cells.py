@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from paceline.run.axes import Composed
 from paceline.run.run import Run
 
 BASELINE = "one worker"
@@ -35,6 +36,7 @@ class Cell:
     script: tuple[str, ...] = ()
     same_result: bool = True
     alone: str = ""  # why it runs isolated; empty if it takes turns
+    composed: Composed | None = field(default=None, compare=False, repr=False)  # the run, as the plan has checked it
 
     @property
     def key(self) -> tuple[Heat, str]:

@@ -11,7 +11,7 @@ from paceline.measure.turns import TurnsTask
 from paceline.race.cells import Cell, Start
 from paceline.race.folder import Result
 from paceline.race.script import measure_script
-from paceline.run.compose.compose import axes_of
+from paceline.run.compose.compose import check
 from paceline.run.run import Run
 
 # Steps of each contender whose events are kept; a single step would show no exchange that crosses the step.
@@ -43,8 +43,10 @@ class Measured:
             return measure_script(cell.script, cell.run)
         run = cell.run
         # The last step is never crossed, so a few watched steps would not show a schedule that crosses the step.
-        watched = WATCHED if _crosses_step(run) else self._watched
-        results = measure(run, on_line, flops=self._flops.get(_workload(run)), watched=watched)
+        composed = cell.composed or check(run)
+        crosses = composed.axes is not None and composed.axes.schedule.crosses_step
+        watched = WATCHED if crosses else self._watched
+        results = measure(run, on_line, composed=composed, flops=self._flops.get(_workload(run)), watched=watched)
         self._learn(run, results)
         return results
 
@@ -59,7 +61,9 @@ class Measured:
             room=self._room,
         )
         watched = min(self._watched, SHARED_WATCHED)
-        results = measure_together(task, on_line, flops=self._flops.get(_workload(runs[0])), watched=watched)
+        composed = [cell.composed or check(cell.run) for cell in start.cells]
+        flops = self._flops.get(_workload(runs[0]))
+        results = measure_together(task, on_line, composed=composed, flops=flops, watched=watched)
         self._learn(runs[0], results[0])
         return results
 
@@ -71,7 +75,3 @@ class Measured:
 
 def _workload(run: Run) -> tuple[Any, ...]:
     return run.model, run.classes, run.image_size, run.sequence_length
-
-
-def _crosses_step(run: Run) -> bool:
-    return run.reference is None and bool(axes_of(run).schedule.crosses_step)

@@ -31,6 +31,7 @@ from paceline.race.cells import BASELINE, Cell, Entry, Heat, title_of
 from paceline.race.contenders import Contender, contenders_of, same_result
 from paceline.race.suite import Suite
 from paceline.race.turns import in_turns
+from paceline.run.axes import Composed
 from paceline.run.compose.compose import OWN, check, servers_of
 from paceline.run.fields import Kind
 from paceline.run.reference import LIMIT, REFERENCES, is_bound
@@ -166,8 +167,8 @@ def plan(suite: Suite, *, script: Sequence[str] = ()) -> RacePlan:
     _refuse_many(len(heats) * len(contenders), suite.rounds or 1)
     threads = suite.common.get("threads") or max(1, _cores() // max(suite.workers))
     entries = list(_entries(suite, contenders, heats, threads, script=bool(script)))
-    _refuse(entries, unknown=OWN if script else ())
-    return RacePlan(suite, tuple(entries), tuple(_cells(suite, entries, tuple(script))), tuple(script))
+    composed = _composed(entries, unknown=OWN if script else ())
+    return RacePlan(suite, tuple(entries), tuple(_cells(suite, entries, composed, tuple(script))), tuple(script))
 
 
 def _refuse_baseline(contenders: Sequence[Contender]) -> None:
@@ -264,12 +265,16 @@ def base(suite: Suite, heat: Heat, threads: int) -> Run:
     return Run(model=heat.model, workers=heat.workers, batch_size=heat.batch, **settings)
 
 
-def _refuse(entries: Sequence[Entry], unknown: Sequence[str] = ()) -> None:
-    """Raise all problems at once, each with its contender and heat; a problem of all contenders is named once."""
+def _composed(entries: Sequence[Entry], unknown: Sequence[str] = ()) -> list[Composed]:
+    """Compose the run of each entry. Raises all problems at once, each with its contender and heat.
+
+    A problem of all contenders is named once.
+    """
     problems: dict[str, list[str]] = {}
+    composed = []
     for entry in entries:
         try:
-            check(entry.run, unknown=unknown)
+            composed.append(check(entry.run, unknown=unknown))
         except WrongCommand as problem:
             for line in problem.problems if isinstance(problem, Refused) else [str(problem)]:
                 problems.setdefault(line, []).append(f"{entry.label} ({entry.heat})")
@@ -279,9 +284,12 @@ def _refuse(entries: Sequence[Entry], unknown: Sequence[str] = ()) -> None:
             for line, whose in problems.items()
             for text in ([line] if len(whose) == len(entries) else [f"{who}: {line}" for who in dict.fromkeys(whose)])
         )
+    return composed
 
 
-def _cells(suite: Suite, entries: Sequence[Entry], script: tuple[str, ...]) -> Iterator[Cell]:
+def _cells(
+    suite: Suite, entries: Sequence[Entry], composed: Sequence[Composed], script: tuple[str, ...]
+) -> Iterator[Cell]:
     rounds = suite.rounds or max(1, min(MOST_ROUNDS, MOST_CELLS // max(1, len(entries))))
     for number in range(1, rounds + 1):
         taking_part = [(index, entry) for index, entry in enumerate(entries) if number in _rounds_of(entry, suite)]
@@ -293,7 +301,9 @@ def _cells(suite: Suite, entries: Sequence[Entry], script: tuple[str, ...]) -> I
             heat = entry.heat
             stem = slug(redact(f"{heat.model} {heat.workers}x{heat.batch} {entry.label}"))
             name = f"{stem}-{index + 1}-round{number}"
-            yield Cell(name, heat, entry.label, number, entry.run, script, entry.same_result, entry.alone)
+            yield Cell(
+                name, heat, entry.label, number, entry.run, script, entry.same_result, entry.alone, composed[index]
+            )
 
 
 def _rounds_of(entry: Entry, suite: Suite) -> Collection[int]:

@@ -126,10 +126,10 @@ def _mismatch(hears: Tensor, sends: Tensor, i: int, j: int, party: str) -> Seque
     if i == j:
         wrong = [float(side[i, i]) for side in (hears, sends) if not torch.isnan(side[i, i]) and side[i, i] != _OPEN]
         return [_misnamed(party, i, value) for value in wrong]
-    listens, tells = not torch.isnan(hears[i, j]), not torch.isnan(sends[j, i])
-    if listens and not tells:
+    listens, is_sent = not torch.isnan(hears[i, j]), not torch.isnan(sends[j, i])
+    if listens and not is_sent:
         return [] if hears[i, j] == _OPEN else [f"{party} {i} listens to {party} {j}, which does not send to it"]
-    if tells and not listens:
+    if is_sent and not listens:
         return [] if sends[j, i] == _OPEN else [f"{party} {j} sends to {party} {i}, which does not listen"]
     return []
 

@@ -35,7 +35,7 @@ def sheets(published: dict[str, Any]) -> list[Sheet]:
 
 def _sheet(table: dict[str, Any]) -> Sheet:
     update = table["variable_update"]
-    rows = [*(row for place in PLACES for row in _rows(table, update, place)), *_other_program(table)]
+    rows = [*(row for place in PLACES for row in _rows(table, update, place)), *_of_tf_cnn_benchmarks(table)]
     title = f"{table['hardware']}, {table['date']}: variable update {update}"
     return Sheet(title, tuple(rows), here=HERE)
 
@@ -50,7 +50,7 @@ def _rows(table: dict[str, Any], update: str, place: str) -> Iterator[Row]:
         yield Row(f"{place}, {workers}", rate, ratio, run, reason, base=f"{place}, 1")
 
 
-def _other_program(table: dict[str, Any]) -> Iterator[Row]:
+def _of_tf_cnn_benchmarks(table: dict[str, Any]) -> Iterator[Row]:
     """Yield the published figures of tf_cnn_benchmarks in the same table."""
     rates, reason = table["tf_cnn_benchmarks"], "tf_cnn_benchmarks is another program, which is not run here"
     for workers, rate in zip(table["workers"], rates, strict=True):

@@ -99,7 +99,7 @@ def _members(run: Run, cluster: Cluster | None) -> tuple[Axes | None, list[str]]
     except WrongCommand as problem:
         problems.append(str(problem))
     try:
-        _other_words(run)
+        _words_of_workers(run)
     except WrongCommand as problem:
         problems.append(str(problem))
     return axes, problems
@@ -120,10 +120,10 @@ def check_words(run: Run) -> None:
     """Refuse every word that no menu has, whatever the other settings are."""
     if not run.reference:
         axes_of(run)
-    _other_words(run)
+    _words_of_workers(run)
 
 
-def _other_words(run: Run) -> None:
+def _words_of_workers(run: Run) -> None:
     """Refuse words for members that only the workers build, if no menu has them."""
     if run.comm != "auto":
         check_comm(run.comm)

@@ -125,7 +125,7 @@ class Bucket:
                 failures = failures + 1 if progress() == before else 1
                 before = progress()
                 if failures >= (FIRST_ATTEMPTS if reason == "no connection" and not self._reached else ATTEMPTS):
-                    raise self._given_up(what, reason, failures) from None
+                    raise self._failure_of(what, reason, failures) from None
                 with self._lock:
                     self.counts.retries += 1
                     self.counts.reasons[reason] += 1
@@ -175,7 +175,7 @@ class Bucket:
             return StoreFailed(what, why=f"the bucket is in another region ({word})", remedy="AWS_REGION=...")
         return StoreFailed(what, why=f"{self._where} answers {word}")
 
-    def _given_up(self, what: str, reason: str, failures: int) -> StoreFailed:
+    def _failure_of(self, what: str, reason: str, failures: int) -> StoreFailed:
         if reason == "no connection" and not self._reached:
             return StoreFailed(
                 what, why=f"{self._where} cannot be reached", remedy="look at AWS_ENDPOINT_URL, and the network"
