@@ -27,7 +27,7 @@ from paceline.workload.order import Permuted
 class EndRequest:
     """Handles SIGTERM as a request to leave the job, unless the script has its own handler.
 
-    A second SIGTERM kills it.
+    A second SIGTERM kills the process.
     """
 
     def __init__(self) -> None:

@@ -57,7 +57,10 @@ def _is_wanted(stored: Stored, *, failed: bool, model: str | None) -> bool:
 
 
 def _by_race(records: Iterable[Stored], runs: Path) -> list[list[Stored]]:
-    """Group the records of each race, at the place of the newest of them; every other record is a group alone."""
+    """Group the records of each race.
+
+    A group is listed at its newest record; a record of no race forms its own group.
+    """
     lines: dict[Path, list[Stored]] = {}
     for stored in records:
         folder = stored.path.parent

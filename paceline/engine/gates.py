@@ -19,8 +19,8 @@ Arrive = Callable[[Sequence[int]], None]
 class HookOfOne:
     """A hook that acts for a module and for modules that share its parameters, but not for a copy of the module.
 
-    A deep copy of a model refers to the same hook, which does nothing for the copy. Pickling calls `settle`, so that
-    updates that are under way are in the file, and writes a hook that does nothing.
+    A deep copy of a model refers to the same hook, which does nothing for the copy. Pickling first calls `settle`,
+    which finishes updates that are under way. The pickled hook does nothing.
     """
 
     def __init__(self, module: nn.Module, act: Callable[..., Any], settle: Callable[[], None] | None) -> None:

@@ -256,7 +256,7 @@ def of_trace(path: Path, values: dict[str, Any], model: str) -> StepProfile:
 
 
 def _kernel_ends(events: Sequence[dict[str, Any]]) -> Any:
-    """Return a function from a host time to the end of the kernels launched by then; without kernels, to that time."""
+    """Return a function that maps a host time to the end of the last kernel launched before it, if there is one."""
     ended = {
         e["args"]["correlation"]: e["ts"] + e.get("dur", 0)
         for e in events

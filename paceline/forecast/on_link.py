@@ -1,7 +1,8 @@
 """Simulate a step of an explained run on the link of its profile, which serves one chunk at a time.
 
 The link was fitted to all-reduces of dense chunks, in which a rank receives 2 (P-1)/P of the bytes. Any other round
-costs as much as the all-reduce in which a rank receives as many bytes. Ranks are alike and updates take no time.
+costs as much as an all-reduce with the same number of received bytes per rank. All ranks are assumed to be alike, and
+updates to take no time.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ class PortLoad:
             self._add_direct(fan)
 
     def _add_ring(self, order: Sequence[int], fan: Fan) -> None:
-        """Add a ring: every rank passes on to the next what it received, size - 1 times."""
+        """Add a ring: size - 1 times, every rank sends the part that it received last to the next rank."""
         size = len(order)
         whole = sum(fan.sources.values()) * sum(fan.targets.values()) / size
         ring = ring_cost(size, whole, passes=1)

@@ -42,7 +42,7 @@ def _system(name: str) -> Benchmark:
 def measure_missing(
     name: str, runs: Path, *, quick: bool, starts: int = STARTS, on_run: OnRun | None = None
 ) -> list[str]:
-    """Run what the cells lack and keep the records; return one line per failure."""
+    """Measure the runs that empty cells need, and keep their records. Return one line per failure."""
     reproduction = reproduce(name, runs)
     rounds = [list(reproduction.missing())] if quick else reproduction.rounds(starts)
     sitting = datetime.now(timezone.utc).isoformat()

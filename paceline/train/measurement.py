@@ -259,7 +259,7 @@ def _events(training: Any, run: Run) -> tuple[list[EventRow], float, dict[str, A
 def _watch(training: Any, run: Run) -> Any:
     """Return a Watch that measures layer times, or None if they are known or cannot be measured.
 
-    They are known if the plan was made with a profile. Hooks would change a compiled graph.
+    They are known if the plan was made with a profile. A compiled model is not measured, because hooks would change it.
     """
     engines = training.pace.engines
     if run.compile or not engines or not training.pace.duty.averages_gradients or engines[0].profile is not None:

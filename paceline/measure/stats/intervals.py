@@ -124,7 +124,7 @@ def log_interval(logs: Sequence[float]) -> Interval:
 
 
 def rate_interval(rates: Sequence[float]) -> Interval:
-    """Return the mean rate over starts, with the interval of the logarithms of rates, which never reaches zero."""
+    """Return the mean rate over starts. Its interval is computed on logarithms, so that it never reaches zero."""
     centre, inner = fmean(rates), log_interval([math.log(rate) for rate in rates])
     if inner.low is None or inner.high is None:
         return Interval(centre, None, None)

@@ -93,7 +93,7 @@ def run_of(model: str, workers: int) -> tuple[Run | None, str]:
 
 
 def suite_runs() -> dict[tuple[str, int], Run]:
-    """Return all-reduce in the suite's race by model and workers, with the threads of the largest job."""
+    """Return the runs of strategy allreduce in a race of the suite, by model and number of workers."""
     suite = read_suite(SUITE)
     threads = suite.common.get("threads") or max(1, cores() // max(suite.workers))
     heats = [Heat(model, workers, suite.batch_sizes[0]) for model in suite.models for workers in suite.workers]

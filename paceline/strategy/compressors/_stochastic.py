@@ -19,7 +19,7 @@ from paceline.types import Chunk
 
 
 def width_of(levels: int) -> int:
-    """Return the bits of a sign and a level from 0 to `levels`."""
+    """Return the number of bits for a sign and a level from 0 to `levels`."""
     return 1 + levels.bit_length()
 
 

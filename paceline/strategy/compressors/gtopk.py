@@ -105,7 +105,7 @@ class Merged(Stateless):
         total[where] = values
 
     def _keeps(self, source: int, kind: str) -> bool:
-        """Return whether this rank keeps the residual of a merge: the first of the ranks that computed it."""
+        """Return whether this rank keeps the residual of a merge. Only the first of the ranks that computed it does."""
         stride = abs(self._rank - source)
         return kind == "fold" or self._rank % (2 * stride) == 0
 

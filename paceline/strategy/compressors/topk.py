@@ -82,7 +82,10 @@ def largest(x: Array, k: int) -> Array:
 
 
 def _with_zeros(x: Array, positions: Array, k: int) -> Array:
-    """Return the indices of all nonzero elements and of the first zeros; gradients of embeddings are mostly zero."""
+    """Return the indices of all nonzero elements, and of as many zeros as k needs.
+
+    Gradients of embeddings are mostly zero.
+    """
     zeros = np.flatnonzero(x[: k + positions.size] == 0)[: k - positions.size]
     return np.sort(np.concatenate([positions, zeros]))
 

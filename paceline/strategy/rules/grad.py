@@ -94,7 +94,7 @@ class GradDuty:
 
     @property
     def exchanged(self) -> bool:
-        """Whether p.grad is the mean of this step. If zero_grad has removed it, the loop has skipped that step."""
+        """Whether p.grad is the mean of this step. It is not if the loop has skipped a step and called zero_grad."""
         return self._exchanged and not (self.waits_in_backward and self._hand.discarded)
 
     @exchanged.setter

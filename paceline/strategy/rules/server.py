@@ -259,7 +259,7 @@ class ServerDuty:
         self.engine.offer(slot, since)
 
     def leave(self) -> None:
-        """Send the rest; a parameter without a gradient gets a zero gradient."""
+        """Send the remaining gradients. A parameter without a gradient gets a zero gradient."""
         if not self._begun:
             self._begin()
         self._withholding.show()
