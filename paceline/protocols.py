@@ -210,11 +210,11 @@ class Costed(Exchange, Protocol):
 
     @property
     def weighs(self) -> str:
-        """Return who mixes by weights that a user sets for a step: each "rank" or each "node"; "" is nobody."""
+        """Return whether each "rank" or each "node" mixes with weights that a user sets for a step; "" if none does."""
 
     @property
     def dedicated(self) -> bool:
-        """Return whether server processes, and no workers, own what is exchanged."""
+        """Return whether only server processes, and no workers, own pieces of the chunks."""
 
     @property
     def topology(self) -> Topology | None:
@@ -334,7 +334,7 @@ class Duty(Protocol):
         """Remove all hooks. The model is not changed any more."""
 
     def discard(self) -> None:
-        """Forget what was already sent for the step that was about to begin."""
+        """Drop exchanges that were started for the step that was about to begin."""
 
     def take_spent(self) -> Spent:
         """Return the time that waiting and updating took outside of step() since the last call."""
@@ -368,7 +368,7 @@ class Rule(Protocol):
 
     @property
     def own_optimizer(self) -> str:
-        """An optimizer that the rule runs besides the user's, as it is written; most rules have none."""
+        """The text of an optimizer that the rule runs besides the user's; empty for most rules."""
 
     @property
     def intervals(self) -> tuple[int, ...]:

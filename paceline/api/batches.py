@@ -43,7 +43,10 @@ class Batches:
         return {"epoch": self.cursor.epoch, "step": self.cursor.step, "seed": self.cursor.seed}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Continue from a saved position. Data, seed and global batch size must be those of the run that saved it."""
+        """Continue from a saved position.
+
+        Data, seed and global batch size must be the same as in the run that saved it.
+        """
         if self._dealt is not None:
             raise WrongCommand("load_state_dict", why="a batch was taken already", remedy="load it before the loop")
         if state["seed"] != self.cursor.seed:

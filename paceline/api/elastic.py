@@ -50,7 +50,10 @@ class EndRequest:
 
 
 class ElasticWorker(Worker):
-    """This process as a member of an elastic job. Before it enters a group, rank and size are those of the launch."""
+    """This process as a member of an elastic job.
+
+    Before it enters a group, rank and size have the values of the launch.
+    """
 
     elastic = True
 

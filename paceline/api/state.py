@@ -25,7 +25,7 @@ Named = Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]
 
 
 def broadcast_parameters(params: Named, root_rank: int = 0) -> None:
-    """Write the tensors of the root into those of all ranks. `params` is a state_dict, or named_parameters().
+    """Copy the tensors of the root to all ranks, in place. `params` is a state_dict, or named_parameters().
 
     Ranks compare the number, names, shapes and dtypes of tensors, and raise if these differ.
     """

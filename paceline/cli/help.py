@@ -15,7 +15,7 @@ _ALL = "paceline.help.all"
 
 
 class Command(TyperCommand):
-    """A verb whose help shows its options in groups, in the order of PANELS; each of its FORMS has help of its own."""
+    """A verb whose help shows its options in groups, in the order of PANELS; each of its FORMS has separate help."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         lines = FORMS.get(" ".join([self.name or "", *args[:1]]))

@@ -121,7 +121,7 @@ def _measure(run: Run, comm: str, verbs: Sequence[str], sizes: Sequence[int], bu
 
 
 def _print(rows: Sequence[Row], pairs: Sequence[Pair]) -> dict[str, Link]:
-    """Print a table and a fit for each comm and verb. Return a link per comm, that of all_reduce if it was measured."""
+    """Print a table and a fit for each comm and verb. Return a link per comm, preferably the fit of all_reduce."""
     links: dict[str, Link] = {}
     groups = dict.fromkeys((row.comm, row.verb) for row in rows)
     head = ("size", "count", "type", "time", "algbw", "busbw", "wrong")
@@ -167,7 +167,7 @@ def _figures(row: Row) -> dict[str, Any]:
 
 
 def _link_file(links: dict[str, Link], pairs: Sequence[Pair]) -> dict[str, Any]:
-    """Return the content of a link file, in seconds and bytes per second; `link` in it is that of the first comm."""
+    """Return the content of a link file, in seconds and bytes per second. Its field `link` describes the first comm."""
     values = {comm: {"latency": link.latency, "bandwidth": link.bandwidth} for comm, link in links.items()}
     return {
         "kind": "link",

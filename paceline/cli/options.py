@@ -33,7 +33,7 @@ JsonFile = Annotated[
 
 
 class Changed(NamedTuple):
-    """The properties of an option that differ from those of the field of Run."""
+    """The properties in which an option of a verb differs from the field of Run."""
 
     kind: Any = None
     help: str = ""

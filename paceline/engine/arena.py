@@ -82,7 +82,7 @@ class Arena:
         self._lay_out(names, likes)
 
     def enter(self, memory: Comm) -> None:
-        """Allocate memory from the comm of a group, and release that of the previous group. Collective.
+        """Allocate memory from the comm of a group, and release the memory of the previous group. Collective.
 
         A codec keeps its state.
         """
@@ -167,7 +167,10 @@ def _shaped(flat: Tensor, like: Tensor) -> Tensor:
 
 
 def sides_of(like: Tensor) -> tuple[int, ...]:
-    """Return the sizes of a tensor's dimensions in memory order, slowest first, as the tensor lies in the arena."""
+    """Return the sizes of a tensor's dimensions in the order of memory, slowest first.
+
+    The arena stores the tensor in this order.
+    """
     if like.is_contiguous() or not _dense(like):
         return tuple(like.shape)
     return tuple(like.shape[side] for side in sorted(range(like.dim()), key=like.stride, reverse=True))

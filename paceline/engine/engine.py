@@ -293,7 +293,7 @@ class Engine:
         return [self.name_of(slot) for slot in range(len(self._slots))]
 
     def adopt_names(self, names: Sequence[str]) -> bool:
-        """Put the slots into the order of a checkpoint. Return False if its names are not those of this model."""
+        """Put the slots into the order of a checkpoint. Return False if this model has other names."""
         if list(names) == self.names:
             return True
         at = {name: slot for slot, name in enumerate(self.names)}

@@ -30,7 +30,7 @@ Stages = Callable[[int, int, int, int], Sequence[RoundStage]]  # the stages of (
 
 @dataclass(frozen=True)
 class Compute:
-    """The seconds of one rank by itself.
+    """The compute times of one rank, in seconds.
 
     `forward[s]` is when the layer of slot s starts, and `ready[s]` is when its gradient is ready, both counted from the
     start of their pass. `pack`, `encode` and `decode` are for a whole step. `aside` is True if backward continues while
@@ -137,7 +137,7 @@ class Timeline:
 
 
 class SimulatedRank:
-    """One rank that stands for all of its class: a generator that sleeps and waits as a rank does."""
+    """One rank that represents its class. It is a generator that sleeps and waits as a real rank does."""
 
     def __init__(self, timeline: Timeline, number: int, kind: RankClass) -> None:
         self._timeline, self._number = timeline, number

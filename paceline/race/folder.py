@@ -116,7 +116,7 @@ class RaceFolder:
         return [cell for cell in marked if cell.name in torn]
 
     def _torn(self, cell: Cell) -> list[str]:
-        """Return the names of all cells of a start that lacks a record, from the mark of one of them."""
+        """Return the names of all cells of a start that lacks a record. The mark of any of its cells lists them."""
         try:
             names = [str(name) for name in json.loads(read_text(self._mark(cell))).get("start") or [cell.name]]
         except (WrongCommand, ValueError, AttributeError, RecursionError):

@@ -56,7 +56,7 @@ def race(
     measured: Measurer | None = None,
     watcher: Watcher | None = None,
 ) -> RaceResult:
-    """Race strategies on this machine, as `paceline race` does; `settings` are those of `Run` for all contenders.
+    """Race strategies on this machine, as `paceline race` does; `settings` are fields of `Run`.
 
     Like the command, it continues an unfinished race with the same settings in `runs`, unless `fresh` is set.
     With `progress` a line is printed to stderr when a start has ended; a `watcher` of your own replaces it.

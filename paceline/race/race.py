@@ -196,7 +196,7 @@ class Race:
         return min(bounds, default=None)
 
     def heat_of(self, start: Start) -> Heat:
-        """Return the heat whose minutes a start uses; a baseline uses those of the first heat that it serves."""
+        """Return the heat whose minutes a start uses. A baseline uses the minutes of the first heat that it serves."""
         if start.cells[0].label != BASELINE:
             return start.heat
         return next(heat for heat in self.plan.heats if self.plan.baseline_of(heat)[0] == start.heat)

@@ -26,7 +26,7 @@ WIDTHS = (4, 6, 34, 30)  # widths of the columns; 80 in all with the gaps
 
 @dataclass(frozen=True)
 class Look:
-    """A topology on `size` ranks and `nodes` nodes; `rows` are those of one step."""
+    """A topology on `size` ranks and `nodes` nodes; `rows` are the weights of one step."""
 
     topology: Topology
     size: int

@@ -10,7 +10,7 @@ from paceline.run.run import Run
 
 @dataclass(frozen=True)
 class Axes:
-    """The members that a run names; `topology` is that of its exchange, if it has one."""
+    """The members that a run names. `topology` is the topology of its exchange, or None."""
 
     rule: Rule
     exchange: Costed

@@ -69,7 +69,7 @@ def _smoothed(run: Run, workload: Workload) -> Workload:
 
 
 def _rate_of(run: Run, optimizer: Any) -> Callable[[float], float] | None:
-    """Return the learning rate as a function of the time in epochs, or None to keep that of the optimizer."""
+    """Return the learning rate as a function of the time in epochs, or None to keep the optimizer's rate."""
     if run.lr_schedule is None:
         return None
     schedule, own = rates.MENU.make(run.lr_schedule), optimizer.param_groups[0]["lr"]

@@ -40,7 +40,7 @@ class Holding:
             self.active = before
 
     def _weigh(self, fresh: Tensor) -> Tensor | None:
-        """Multiply a gradient, before it is added to those of other batches."""
+        """Multiply a gradient by the factor of its batch, before autograd adds it to other gradients."""
         if not (self.active or self.weighed):
             return None
         if self._task != _graph_task():  # once for every backward

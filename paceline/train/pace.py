@@ -108,7 +108,7 @@ class Pace(Bound):
         return 1.0 / (self.comm.size * self.accumulate) if share is None else share / self.accumulate
 
     def _local_weight(self) -> float:
-        """Return the weight of this rank's gradient, relative to that of a rank with an equal part of the samples."""
+        """Return the weight of this rank's gradient, relative to an equal part of the samples."""
         share = None if self.share is None else self.share()
         factor = 1.0 if share is None else share * self.comm.size
         return 1.0 if abs(factor - 1.0) < 1e-9 else factor  # n times 1/n may be off by one bit

@@ -85,7 +85,7 @@ class Passes:
         torch.autograd.Variable._execution_engine.queue_callback(self._end)
 
     def _wait_for(self, node: Any) -> None:
-        """Arrange that the callback is queued when the outer backward goes on after `node`."""
+        """Arrange that the callback is queued when the outer backward continues after `node`."""
         if self._outermost == _NONE and not self._handles:
             following = [function for function, _ in node.next_functions if function is not None]
             self._handles = [function.register_prehook(self._went_on) for function in following]

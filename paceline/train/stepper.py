@@ -57,7 +57,7 @@ class Stepper(Protocol):
         """Set p.grad to the gradient that the optimizer will use."""
 
     def finish(self) -> StepTimes:
-        """Finish what is still under way from the last step. Return the time that this took."""
+        """Finish the exchange and the update of the last step. Return the time that this took."""
 
     def averaged(self) -> AbstractContextManager[None]:
         """Return a context in which BatchNorm statistics are the mean over ranks."""

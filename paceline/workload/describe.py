@@ -84,7 +84,10 @@ def _counter(workload: Workload, model: nn.Module, batch: Any) -> Any:
 
 
 def flops_by_tensor(workload: Workload) -> tuple[int, list[int]]:
-    """Return the FLOPs of one sample, and those of each tensor's layer; a layer counts for its largest tensor."""
+    """Return the FLOPs of one sample, in total and by tensor.
+
+    The FLOPs of a layer are assigned to its largest tensor.
+    """
     import torch
 
     model = _shadow(workload.model).eval()

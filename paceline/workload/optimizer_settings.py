@@ -46,7 +46,7 @@ def _is_optimizer(name: str, classes: dict[str, ast.ClassDef]) -> bool:
 
 
 def _settings(name: str, classes: dict[str, ast.ClassDef]) -> tuple[str, ...]:
-    """Return the parameters of the constructor, which may be that of a base class."""
+    """Return the parameters of a class's constructor, which may be inherited."""
     for node in classes[name].body:
         if isinstance(node, ast.FunctionDef) and node.name == "__init__":
             arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]

@@ -83,7 +83,7 @@ def after(order: Order, cursor: Cursor, steps: int) -> Cursor:
 
 @dataclass(frozen=True)
 class Permuted:
-    """A new permutation of all samples in every epoch; without `shuffle`, the ids as they are.
+    """A new permutation of all samples in every epoch. Without `shuffle`, ids are in ascending order.
 
     With `drop_last`, the short last batch is omitted; every epoch omits different samples.
     """

@@ -214,7 +214,10 @@ class Mesh:
     # the end ----------------------------------------------------------------------------------------------
 
     def part(self, failure: str) -> None:
-        """Send a goodbye. Without a failure, wait some seconds for those of the others, so that no data is lost."""
+        """Send a goodbye.
+
+        Without a failure, wait some seconds for the goodbyes of other ranks, so that no data is lost.
+        """
         with self._pump.state:
             lost = self.problem.rank if isinstance(self.problem, PeerLost) else None
             flag = CAUSE_FAILED if lost in self._failed else HAS_FAILED if failure else 0

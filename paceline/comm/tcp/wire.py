@@ -47,7 +47,7 @@ class Hello(NamedTuple):
 
 
 class Header(NamedTuple):
-    """The header of a frame. `number` is that of a window, of a Board, or of a lost peer; otherwise it is unused."""
+    """The header of a frame. `number` identifies a window, a Board or a lost peer; otherwise it is unused."""
 
     kind: int
     flag: int

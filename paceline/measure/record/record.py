@@ -200,7 +200,7 @@ def _parsed(text: bytes) -> object:
 
 
 def _cut(text: bytes, name: str) -> bytes:
-    """Return the JSON text without a field that holds an object, if the text has the layout of records, else as it is.
+    """Return the JSON text without a field that holds an object, if the text has the layout of records; else all of it.
 
     In that layout only fields of the record itself are indented by one space. If the result is no JSON, the caller
     reads the whole text.

@@ -106,7 +106,7 @@ def answer(ratio: Interval | None, margin: float) -> Answer:
 
 
 def starts_needed(logs: Sequence[float], pairs: int, margin: float) -> int | None:
-    """Estimate how many starts, including those made, settle a pair if its ratio and spread stay as they are.
+    """Estimate how many starts, including those made, decide a pair if its ratio and spread do not change.
 
     Either answer counts, whichever comes first: a difference from 1, or a difference below the margin. Return None if
     both are too far away.

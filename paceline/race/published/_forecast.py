@@ -105,7 +105,7 @@ class Forecasts:
         return [row for row in self.rows if not row.task.calibrates]
 
     def sentence(self) -> str:
-        """Return the errors of all rows that did not calibrate, with those of the naive forecast."""
+        """Return a sentence with the errors of all rows that did not calibrate, also for the naive forecast."""
         rows = self.judged
         if not rows:
             return ""

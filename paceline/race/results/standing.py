@@ -38,7 +38,7 @@ SAME, CHANGES = "same result as all-reduce", "changes convergence"
 
 
 def contender(run: Run) -> str:
-    """Return the usual name of a strategy, with the axes that were set beside it."""
+    """Return the usual name of a strategy, followed by the axes that the run sets."""
     members = [str(getattr(run, axis)) for axis in AXES if getattr(run, axis) is not None]
     words = ([run.strategy] if run.strategy else []) + members
     name = " + ".join(words) or "allreduce"

@@ -142,7 +142,7 @@ def _unsure_changes(field: Field, workers: int, best: Standing) -> list[str]:
 
 
 def more_minutes(best: Standing, unsure: Sequence[Standing]) -> float | None:
-    """Estimate the time that settles every open comparison, if rates and spreads stay as they are."""
+    """Estimate the minutes after which every open comparison is decided, if rates and spreads do not change."""
     minutes = [_minutes(best, rival) for rival in unsure if best.pairs is not None]
     known = [one for one in minutes if one is not None]
     return max(known) if known and len(known) == len(minutes) else None

@@ -117,7 +117,7 @@ def check_comm(text: str) -> None:
 
 
 def check_words(run: Run) -> None:
-    """Refuse every word that no menu has, whatever the other settings are."""
+    """Refuse every word that no menu has. Other settings are not checked."""
     if not run.reference:
         axes_of(run)
     _words_of_workers(run)

@@ -265,7 +265,10 @@ def optimizer_is_known(run: Run, machine: Machine) -> Iterator[PacelineError]:
 
 
 def wrong_optimizer(text: str, what: str, right: str) -> Iterator[PacelineError]:
-    """Yield what is wrong with an optimizer; `what` and `right` say where such a text stands."""
+    """Yield the problems of an optimizer.
+
+    `what` and `right` are texts for messages: where it was written, and a right example.
+    """
     with suppress(BadMember):  # refused with the other words
         spec, known = parse(text), optimizer_settings()
         settings = known.get(spec.word.lower())

@@ -78,7 +78,7 @@ class Stochastic(Gathered):
         return (np.pad(x, (0, fill)) if fill else x).reshape(-1, self._bucket)
 
     def _clipped(self, rows: Array, count: int) -> Array:
-        """Clip each bucket to `clip` times the root mean square of its own numbers, without the filling zeros."""
+        """Clip each bucket to `clip` times the root mean square of its numbers; padding zeros do not count."""
         counts = np.full(len(rows), self._bucket)
         counts[-1] -= rows.size - count
         spread = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64) / counts)

@@ -47,7 +47,7 @@ class Cast(CompressorTraits):
         return CastCodec(self, layout, comm, shared)
 
     def bind(self, layout: Layout, comm: Comm, dtype: Any, shared: bool) -> ArenaCodec | None:
-        """Return a codec whose operator itself checks what it has rounded for infinity."""
+        """Return a codec whose operator checks rounded values for infinity."""
         if dtype.itemsize <= 2:
             return None
         operator = self.operator(layout, comm, shared, False)

@@ -55,7 +55,7 @@ class Handover:
         self._copying = self._copying or bool(self._bases)
 
     def give(self, moved: Sequence[bool]) -> None:
-        """Set p.grad to the mean, added to what was set aside; leave it None where no rank had a gradient."""
+        """Set p.grad to the mean plus the gradient that was set aside. It stays None if no rank had a gradient."""
         self._drop_writes()
         views = self._views()
         for slot, (parameter, view) in enumerate(zip(self._parameters, views, strict=True)):

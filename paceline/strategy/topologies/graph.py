@@ -83,7 +83,7 @@ class Graph(TopologyTraits):
         return size == 1 or all(abs(column - 1) <= COLUMN for column in columns)
 
     def check(self, size: int, nodes: int = 1) -> None:
-        """Refuse a wrong number of ranks; a single rank mixes with nobody and fits any graph."""
+        """Refuse a wrong number of ranks; a single rank has no neighbors and fits any graph."""
         check_size(self, size, nodes)
         if size in (1, self.size):
             return

@@ -60,7 +60,7 @@ class Ddp(Limit):
         return [int(size) for size in sizes.split(",") if size.strip()]
 
     def record_events(self, log: list[Noted] | None) -> None:
-        """Append the events of the next steps to `log`, on CPUs also those of buckets. None stops recording."""
+        """Append the events of the next steps to `log`; on CPUs also the events of buckets. None stops recording."""
         super().record_events(log)
         if self._watched is not None:
             self._watched.close()

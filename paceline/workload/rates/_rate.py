@@ -32,7 +32,7 @@ class Rate(Member):
             raise BadMember(f"{self}", why="base and warmup are not negative, and first is between 0 and 1")
 
     def rate(self, own: float, global_batch: int, time: float, epochs: int) -> float:
-        """Return the rate at a time in epochs; `own` is that of the optimizer."""
+        """Return the rate at a time in epochs. `own` is the rate of the optimizer."""
         full = self.base * (global_batch / SAMPLES) if self.base else own
         if time < self.warmup:
             return full * (self.first + (1 - self.first) * time / self.warmup)

@@ -143,7 +143,7 @@ def _read(stream: ByteStream, offset: int, count: int) -> bytes:
 
 
 def unpack(name: object, number: int, offset: int, frame: bytes | memoryview, crc: Any) -> memoryview:
-    """Return the data of one record whose frame was read by its index. Raises if it is not what was written."""
+    """Return the data of one record whose frame was read by its index. Raises if a checksum is wrong."""
     view = memoryview(frame)
     if len(view) >= AROUND:
         length, check = HEAD.unpack_from(view)
