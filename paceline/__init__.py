@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from paceline import race
     from paceline.api.collectives import allgather, allreduce, allreduce_, broadcast, broadcast_
     from paceline.api.ddp_hook import comm_hook
-    from paceline.api.join import Worker, join, wrap
+    from paceline.api.join import Worker, join
     from paceline.api.neighbors import (
         hierarchical_neighbor_allreduce,
         hierarchical_neighbor_allreduce_,
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from paceline.api.sampler import sampler
     from paceline.api.state import broadcast_optimizer_state, broadcast_parameters
     from paceline.api.window import Window, window
+    from paceline.api.wrap import wrap
     from paceline.comm.thread import run_ranks
     from paceline.errors import PacelineError, Refused
     from paceline.forecast.outlook import outlook
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "join": "paceline.api.join",
-    "wrap": "paceline.api.join",
+    "wrap": "paceline.api.wrap",
     "Worker": "paceline.api.join",
     "Pace": "paceline.train.pace",
     "Workload": "paceline.types",

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from paceline.api.ddp_hook import comm_hook as make_hook
-from paceline.api.join import Worker, current, join, wrap
+from paceline.api.join import Worker, current, join
+from paceline.api.wrap import wrap
 from paceline.errors import MissingPackage, WrongCommand
 
 __all__ = ["TrainerCallback", "lightning_callback"]
