@@ -1,4 +1,4 @@
-"""The launcher's side of a zygote: start it, have it fork workers, and do without it when it is gone."""
+"""The launcher's side of a zygote: start it, and let it fork workers. Workers are spawned if the zygote is gone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from paceline.cluster.zygote import HEAD, ONE_THREAD, PROGRAM, send
 
 STARTING = 60.0  # seconds for the imports, on a busy machine
 FORKING = 5.0  # seconds for one fork
-_SUBREAPER, _IS_SUBREAPER = 36, 37  # of prctl
+_SUBREAPER, _IS_SUBREAPER = 36, 37  # numbers of the system call prctl
 _KEPT = ("PYTHON", "LD_", "TORCH_", "MKL_", "KMP_", "GOMP_", "ATEN_")  # read when a process starts, or at an import
 
 _libc: Any = ctypes.CDLL(None, use_errno=True)
@@ -35,7 +35,7 @@ class Forked:
 
 
 class Zygote:
-    """A zygote with some modules imported. The process that creates it becomes the parent of all it forks."""
+    """A zygote with some modules imported. The process that creates it becomes the parent of all forked workers."""
 
     def __init__(self, modules: Sequence[str], environ: Mapping[str, str]) -> None:
         self._environ = {**environ, **ONE_THREAD}
@@ -63,13 +63,16 @@ class Zygote:
         return self._process.pid
 
     def takes(self, argv: Sequence[str], environ: Mapping[str, str]) -> bool:
-        """Return whether a forked worker would be the same as a spawned one: this python, and the same start."""
+        """Return whether a forked worker would behave like a spawned one: same Python, same variables at its start."""
         if not self._open or len(argv) < 2 or (argv[1].startswith("-") and argv[1] != "-m"):
             return False
         return is_this_python(argv[0], environ) and _start_of(environ) == _start_of(self._environ)
 
     def fork(self, argv: Sequence[str], environ: Mapping[str, str]) -> Forked | None:
-        """Return a new worker, or None if the zygote is gone or does not answer; it is not asked again then."""
+        """Return a new worker, or None if the zygote is gone or does not answer.
+
+        After that it gets no more requests.
+        """
         pipes = [os.pipe(), os.pipe()]
         try:
             self._await_start()
@@ -100,7 +103,7 @@ class Zygote:
         return int.from_bytes(answer, "little")
 
     def close(self) -> None:
-        """End the zygote; its workers run on."""
+        """End the zygote. Its workers continue to run."""
         if self._open:
             self._open = False
             self._link.close()

@@ -76,7 +76,7 @@ def send(link: socket.socket, spec: dict[str, Any], pipes: list[int]) -> None:
 
 
 def _fork(pipes: list[int]) -> int:
-    """Return the pid of a new worker, which leads its session and has lost its parent; 0 in the worker itself."""
+    """Return the pid of a new worker, which has its own session and no parent; 0 in the worker itself."""
     read, write = os.pipe()
     helper = os.fork()
     if helper:
@@ -95,7 +95,7 @@ def _fork(pipes: list[int]) -> int:
 
 
 def _become(spec: dict[str, Any], pipes: list[int]) -> None:
-    """Be the worker of a request, to its end."""
+    """Run the worker of a request, then exit."""
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     os.environ.clear()
     os.environ.update(spec["environ"])
@@ -140,7 +140,7 @@ def _put_first(folder: str) -> None:
 
 
 def _seed() -> None:
-    """Seed generators anew, as they are in a process of its own. torch's starts with a constant everywhere."""
+    """Seed random generators, as in a new process. The generator of torch starts with a constant in every process."""
     random.seed()
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed()

@@ -1,4 +1,4 @@
-"""Committed steps over time, and where the time of a step went, as the coordinator hears it from members."""
+"""The committed steps over time, and the time of each part of a step, as members report them to the coordinator."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import pairwise
 from paceline.elastic.journal import Journal, Row
 
 EVERY = 0.25  # seconds between two rows of the journal
-ROWS = 4000  # of a long job the rows are farther apart
+ROWS = 4000  # most rows; in a long job they are farther apart
 PARTS = ("data", "compute", "pack", "wire", "vote", "update", "recover")
 
 
@@ -25,7 +25,7 @@ class Progress:
         self._steps = -1
 
     def tell(self, generation: int, steps: int, members: int, parts: Mapping[str, object]) -> None:
-        """A member of a generation has committed so many steps, the last of which took these parts of its time."""
+        """Note that a member has committed `steps` steps, and the seconds of each part of the last one."""
         for name in PARTS:
             value = parts.get(name, 0.0)
             if isinstance(value, (int, float)) and 0 <= value < 1e6:

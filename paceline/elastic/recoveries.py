@@ -1,4 +1,4 @@
-"""How long a job takes from an incident to its next commit, and what was computed in vain.
+"""The time that a job takes from an incident to its next commit, and the work that was lost.
 
 incident (generation g)  -->  a survivor leaves g  -->  generation g+1  -->  its first commit
 |<------ detect ------------->|<--- reconfigure ------->|<--- commit ------->|
@@ -68,21 +68,21 @@ class Recoveries:
         return any(one.incident.get("member") == member and one.generation == generation for one in self._open)
 
     def died(self, journal: Journal, member: str) -> None:
-        """A member that was cut off turns out to be dead."""
+        """Note that a member that was cut off is dead."""
         for one in self._open:
             if one.incident.get("member") == member and one.incident["what"] == "cut off":
                 one.incident.update(what="died", how=HOW["died"])
                 journal.amend(one.number, one.incident)
 
     def left(self, generation: int, member: str, shards: int, now: float) -> None:
-        """A member has left a generation, in whose last step it had computed some shards."""
+        """Note that a member has left a generation, and how many shards of the last step it had computed."""
         for one in self._open:
             if one.generation == generation and one.formed is None:
                 one.left = now if one.left is None else one.left
                 one.shards[member] = shards
 
     def formed(self, generation: int, *, counts: bool, now: float) -> None:
-        """The next generation is known. If the step that was under way `counts`, no work was lost."""
+        """Note that the next generation is known. If the step that was under way `counts`, no work was lost."""
         for one in self._open:
             if one.generation < generation and one.formed is None:
                 one.formed = now

@@ -15,7 +15,6 @@ class ReferenceTraits:
 
     name: str
     is_bound: bool = False  # exchanges nothing: an upper bound that never wins
-    is_stock: bool = False  # what people use without paceline: ratios are given against it
     comm_on_cpu: str | None = None  # the comm that it needs on CPUs, unless the user names one
     waits_in_backward: bool = False  # the time that it waits is part of backward and cannot be separated
     counts_buckets: bool = False  # its bytes are known only if the record has its buckets; older records have none
@@ -25,7 +24,7 @@ class ReferenceTraits:
 
 
 LIMIT = ReferenceTraits("limit", is_bound=True)
-DDP = ReferenceTraits("ddp", is_stock=True, comm_on_cpu="gloo", waits_in_backward=True, counts_buckets=True)
+DDP = ReferenceTraits("ddp", comm_on_cpu="gloo", waits_in_backward=True, counts_buckets=True)
 
 REFERENCES: Mapping[str, ReferenceTraits] = {one.name: one for one in (LIMIT, DDP)}  # in the order of tables
 COMPARED = (DDP, LIMIT)  # the references that tables give ratios to, in the order of their columns

@@ -213,7 +213,7 @@ STRATEGIES = {
         Strategy(
             "p3",
             "P3: small pieces; send first what the next forward needs first",
-            "as bytescheduler, where one large tensor blocks the others",
+            "like bytescheduler, if one large tensor blocks the others",
             schedule="priority(0.2, 0.8)",
         ),
     )
