@@ -1,6 +1,7 @@
 """A private mapping shows what others write and hides what this process writes."""
 
 import os
+import threading
 
 import pytest
 import torch
@@ -35,12 +36,31 @@ WRITES = {
     "data": lambda vector: vector.data.mul_(0),
     "numpy": lambda vector: vector.numpy().__setitem__(NUMEL - 1, 7),
     "the same value": lambda vector: vector[:1].add_(0),
+    "another thread": lambda vector: run_in_thread(lambda: vector[4000:].zero_()),
+    "the kernel": lambda vector: read_zeros(memoryview(vector.numpy()).cast("B")[5000:5010]),
 }
 
 
+def read_zeros(buffer):
+    with open("/dev/zero", "rb", buffering=0) as zeros:
+        zeros.readinto(buffer)
+
+
+def run_in_thread(act):
+    thread = threading.Thread(target=act)
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize("counted", [False, True], ids=["looks", "counts"])
 @pytest.mark.parametrize("write", WRITES)
-def test_a_write_stays_here_is_noticed_and_can_be_dropped(both, write):
+def test_a_write_stays_here_is_noticed_and_can_be_dropped(both, write, counted):
     shared, private = both
+    if counted:
+        assert private.works()
+    assert not private.written()
+    private.vector.sum()
+    assert not private.written()
     before = shared.clone()
     WRITES[write](private.vector)
     assert torch.equal(shared, before)
@@ -65,3 +85,22 @@ def test_a_view_says_whether_it_can_be_trusted(both, monkeypatch):
     assert torch.equal(private.vector, shared)
     monkeypatch.setattr("paceline.comm.shm.private.PAGEMAP", "/proc/self/no-such-file")
     assert not private.works()
+
+
+def test_pages_are_not_looked_at_without_a_page_fault(both, monkeypatch):
+    _, private = both
+    assert private.works()
+    private.vector.sum()
+    assert not private.written()
+    monkeypatch.setattr(private, "_has_copies", lambda: pytest.fail("looked at pages"))
+    monkeypatch.setattr("paceline.comm.shm.private._page_faults", lambda: private._clean)
+    assert not private.written()
+
+
+def test_where_page_faults_are_not_counted_pages_are_always_looked_at(both, monkeypatch):
+    _, private = both
+    monkeypatch.setattr("paceline.comm.shm.private._page_faults", lambda: 0)
+    assert private.works()
+    assert not private.written()
+    private.vector[0] = 5
+    assert private.written()
