@@ -92,10 +92,11 @@ class Arena:
         self._memory, self._payloads = memory, Lease(memory)
         self._bind()
         # With a codec, other ranks read its payload, and every rank writes the whole result.
-        self.shared = self._shares and memory.shares_results and self.codec is None
+        in_place = self._shares and memory.shares_results and self.codec is None
+        self.shared = in_place and memory.size > 1
         own = self._likes[0].new_zeros(self.layout.numel, dtype=self.dtype, requires_grad=False)
         self.source = own if self.codec is not None else memory.allocate(len(own), self.dtype)
-        self.result = memory.allocate_result(len(own), self.dtype) if self.shared else torch.zeros_like(own)
+        self.result = memory.allocate_result(len(own), self.dtype) if in_place else torch.zeros_like(own)
         if len(old) == len(own):
             self.source.copy_(old)
         self.private = _usable(memory.private_view(self.result)) if self.shared else None
@@ -147,7 +148,7 @@ class Arena:
 
     def counts(self) -> list[float]:
         """Return for each slot how many ranks had a gradient."""
-        return [float(count) for count in self.result[self.layout.offsets[-1] :].tolist()]
+        return list(map(float, self.result[self.layout.offsets[-1] :].tolist()))
 
     @property
     def mean(self) -> Tensor:

@@ -166,6 +166,28 @@ def test_a_write_stays_on_its_rank_and_in_its_step(write):
         assert (found - mean).abs().max() < 1e-12
 
 
+@pytest.mark.parametrize("write", WRITES)
+def test_a_rank_alone_gets_results_without_a_copy_and_its_writes_do_not_survive(write):
+    def work(worker):
+        model = mlp(torch.float64)
+        pace = joining.wrap(model, sgd(model))
+        seen = []
+        for x, y in data(3):
+            loss_of(model, x, y).backward()
+            seen.append(gradients(model))
+            for parameter in model.parameters():
+                WRITES[write](parameter.grad)
+            model.zero_grad()
+        first, result = next(model.parameters()), pace.engines[0].arenas[0].result
+        loss_of(model, x, y).backward()
+        return seen, result.data_ptr() <= first.grad.data_ptr() < result.data_ptr() + result.nbytes
+
+    [(seen, in_place)] = on_ranks(work, size=1)
+    assert in_place
+    for found, (x, y) in zip(seen, data(3), strict=True):
+        assert (found - expected_gradients(x, y)).abs().max() < 1e-12
+
+
 class Whole(nn.Module):
     """Every layer is inside a reentrant checkpoint: no gradient is made by the outermost backward itself."""
 
