@@ -8,6 +8,7 @@ Ranks compare notes byte by byte, and error messages print them:
 from __future__ import annotations
 
 import zlib
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from paceline.errors import CallMismatch
@@ -22,7 +23,6 @@ CLOSED = "close"  # the note of a rank that makes no more calls
 GAVE_UP = "give up"  # the note of a rank that leaves in the middle of a step
 STEP = "step"  # the note of a rank before the exchanges of a step
 
-_NAMES: dict[torch.dtype, str] = {}  # names of dtypes, kept because str(dtype) is slow
 REMEDY = "make every call on all ranks, in one order and with equal shapes, and none under `if worker.first`"
 
 
@@ -32,16 +32,28 @@ class SequencePart(str):
 
 def tensor_text(tensor: Tensor, start: int = 0) -> str:
     """Return what ranks must agree on for a tensor: its length, its dtype, and for a piece the element it starts at."""
-    name = _NAMES.get(tensor.dtype) or _NAMES.setdefault(tensor.dtype, str(tensor.dtype).removeprefix("torch."))
-    return f"{tensor.numel()} {name} from {start}" if start else f"{tensor.numel()} {name}"
+    return _length_text(tensor.numel(), tensor.dtype, start)
+
+
+@lru_cache(maxsize=1024)
+def _length_text(numel: int, dtype: torch.dtype, start: int) -> str:
+    name = str(dtype).removeprefix("torch.")
+    return f"{numel} {name} from {start}" if start else f"{numel} {name}"
 
 
 def call_text(verb: str, length: str, key: object) -> bytes:
     """Return the note of a call, padded with spaces. A note that is too long is cut and ends with a checksum."""
+    return _known_text(verb, length, key) if type(key) is str else _text(verb, length, key)
+
+
+def _text(verb: str, length: str, key: object) -> bytes:
     text = (f"{verb} of {length}, {key}" if length else f"{verb} {key}").encode()
     if len(text) <= LENGTH:
         return text.ljust(LENGTH)
     return text[: LENGTH - 9] + b" %08x" % zlib.crc32(text)
+
+
+_known_text = lru_cache(maxsize=1024)(_text)  # a program repeats its calls; keys of steps are new each time
 
 
 def is_closed(text: bytes) -> bool:

@@ -9,7 +9,8 @@ import platform
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 _CALL_NUMBERS = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "ppc64le": 221, "s390x": 238}
 _WAIT, _WAKE, _EVERYBODY = 0, 1, 2**31 - 1
@@ -76,9 +77,14 @@ def _check(code: int) -> None:
         raise OSError(code, os.strerror(code), "futex")
 
 
+def waker(address: int) -> Callable[[], None]:
+    """Return a function that wakes all processes which sleep on the word at `address`."""
+    return partial(_libc.syscall, _number, ctypes.c_void_p(address), _WAKE, _EVERYBODY, None, None, 0)
+
+
 def wake(address: int) -> None:
     """Wake all processes that sleep on the word at `address`."""
-    _libc.syscall(_number, ctypes.c_void_p(address), _WAKE, _EVERYBODY, None, None, 0)
+    waker(address)()
 
 
 def fence() -> None:

@@ -47,6 +47,8 @@ class Lockstep:
         self.rank, self.size = members.index(space.rank), len(members)
         self.placement = (0,) * self.size
         self.deadline = space.queue.deadline
+        self.check_process = space.counters.check_process  # called for every gradient: no call in between
+        self.progress = space.queue.progress
 
     def allocate(self, numel: int, dtype: torch.dtype, givers: int | None = None) -> Tensor:
         return self._space.allocate(numel, dtype, givers)
@@ -186,9 +188,6 @@ class Lockstep:
         waits_for, readers = (tuple(self.members[peer] for peer in peers) for peers in around)
         return self._read("mix", src, key, share, waits_for, readers)
 
-    def check_process(self) -> None:
-        self._space.counters.check_process()
-
     def agree(self, verb: str, length: str = "", key: object = "") -> QueueWork:
         """Return a finished work, because the queue compares every call anyway."""
         return QueueWork(self._space.queue, None)
@@ -281,7 +280,7 @@ class Lockstep:
         self, verb: str, key: object, whole: Tensor, start: int, share: Share, take: Take | None, note: object
     ) -> Op:
         part = whole[start : start + STAGING // whole.itemsize]
-        place, stop = self._space.place(f"{verb} of {tensor_text(whole)}, {key}"), start + part.numel()
+        place, stop = self._space.place(lambda: f"{verb} of {tensor_text(whole)}, {key}"), start + part.numel()
         sources = [typed(place.sources[member], part.numel(), part.dtype) for member in self.members]
         result = typed(place.results[self.members[0]], part.numel(), part.dtype)
         op = Op(verb, key, lambda: share(sources, result, start, stop), tensor_text(whole, start), note)
@@ -298,9 +297,6 @@ class Lockstep:
     def count(self, rank: int, nbytes: int) -> None:
         """Count bytes that this rank has read from a rank."""
         self._space.received[self.members[rank]] += nbytes
-
-    def progress(self) -> None:
-        self._space.queue.progress()
 
     def received(self) -> tuple[int, ...]:
         """Return the bytes received so far from each rank of the whole space, followed by the servers."""

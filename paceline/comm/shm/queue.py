@@ -169,7 +169,7 @@ class Queue:
                 self._share_next()
                 moving = True
             while self._sharing and _is_done(self._sharing[0][1]):
-                self._shared_next()
+                self._shared(self._sharing.popleft()[0])
                 moving = True
             while self._posted and self._past_all(SHARED, self._posted[0]):
                 self._finish_next()
@@ -202,12 +202,12 @@ class Queue:
         self._compare(self._unshared[0], self._unshared[0].waits_for)
         op = self._unshared.popleft()
         under_way = None if op.share is None else op.share()
-        self._sharing.append((op, under_way))
-        if under_way is None and len(self._sharing) == 1:
-            self._shared_next()
+        if under_way is None and not self._sharing:
+            self._shared(op)
+        else:
+            self._sharing.append((op, under_way))
 
-    def _shared_next(self) -> None:
-        op, _ = self._sharing.popleft()
+    def _shared(self, op: Op) -> None:
         op.finished = op.early
         self._counters.bump(SHARED)
 
@@ -235,7 +235,10 @@ class Queue:
 
     def _past_all(self, kind: int, op: Op) -> bool:
         value, number = self._counters.value, op.number
-        return all(_past(value(kind, peer), number) for peer in op.ranks(kind))
+        for peer in op.ranks(kind):  # noqa: SIM110 - called for every gradient, and a generator takes twice as long
+            if not _past(value(kind, peer), number):
+                return False
+        return True
 
     def wait_for(self, op: Op, deadline: float | None) -> None:
         """Advance the queue until `op` is finished. Sleep meanwhile on the counter of a rank that is behind."""
@@ -245,7 +248,8 @@ class Queue:
             self.progress()
             if op.finished:
                 return
-            self._serve_siblings()
+            if len(self.siblings) > 1:
+                self._serve_siblings()
             if self._sharing and self._waits_for_own_share(op):
                 self._poll(self._sharing[0][0], began, limit)
             else:

@@ -50,6 +50,10 @@ class FutexCounters:
         self._notes: Any = memoryview(notes.numpy())  # type: ignore[arg-type]
         self._base = control.data_ptr()
         self._home, self._peers = Home(rank), Peers()
+        self.check_process = self._home.check  # called for every gradient: no call in between
+        self._line = (rank + 1) * LINE  # this rank's first word
+        self._wakes = tuple(futex.waker(self._base + 4 * (self._line + kind)) for kind in (POSTED, SHARED))
+        self._texts: Any = (ctypes.c_char * notes.numel()).from_address(notes.data_ptr())
         self._words[self._at(PID, rank)] = os.getpid()
         self._words[self._at(STATE, rank)] = _RUNNING
 
@@ -64,10 +68,11 @@ class FutexCounters:
         return seen
 
     def bump(self, kind: int) -> None:
-        word = self._at(kind, self.rank)
-        futex.fence()
+        word = self._line + kind
+        if not futex.STRONG_MEMORY:
+            futex.fence()
         self._words[word] = (self._words[word] + 1) & 0xFFFFFFFF
-        futex.wake(self._base + 4 * word)
+        self._wakes[kind]()
 
     def fenced(self) -> bool:
         """Return whether the group was ended with raise_fence. Then no step may be committed in it any more."""
@@ -107,13 +112,10 @@ class FutexCounters:
 
     def noted(self, rank: int, number: int) -> bytes:
         start = (rank * NOTES + number % NOTES) * NOTE
-        text = bytes(self._notes[start : start + NOTE])
+        text: bytes = self._texts[start : start + NOTE]
         if not futex.STRONG_MEMORY:
             futex.fence()
         return text
-
-    def check_process(self) -> None:
-        self._home.check()
 
     def sleep(self, words: Sequence[Word], seconds: float) -> None:
         kind, rank, seen = words[0]

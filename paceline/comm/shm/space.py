@@ -6,7 +6,7 @@ Subclasses decide how a rank accesses the memory of another rank: `shm` maps a m
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -113,18 +113,18 @@ class SharedSpace:
     def is_result(self, dst: Tensor) -> bool:
         return any(start <= dst.data_ptr() < stop for start, stop in self._results)
 
-    def place(self, reason: str) -> Staging:
-        """Return the next staging memory in turn. Its first use allocates it; `reason` names the call. Collective."""
+    def place(self, reason: Callable[[], str]) -> Staging:
+        """Return the next staging memory in turn. Its first use allocates it; `reason()` names the call. Collective."""
         index, self._next_place = self._next_place, (self._next_place + 1) % PLACES
         return self._place(index, reason)
 
     def fill_places(self) -> None:
         for index in range(PLACES):
-            self._place(index, "staging")
+            self._place(index, lambda: "staging")
 
-    def _place(self, index: int, reason: str) -> Staging:
+    def _place(self, index: int, reason: Callable[[], str]) -> Staging:
         if index not in self._places:
-            self._reason = f"before {reason}"
+            self._reason = f"before {reason()}"
             self._places[index] = Staging(self.map_all(STAGING), self.map_all(STAGING))
             self._reason = ""
         return self._places[index]
@@ -155,7 +155,7 @@ class Branch(SharedSpace):
         self.release, self.branch = whole.release, whole.branch  # type: ignore[method-assign]
         self.peers_of, self.is_result = whole.peers_of, whole.is_result  # type: ignore[method-assign]
 
-    def place(self, reason: str) -> Staging:
+    def place(self, reason: Callable[[], str]) -> Staging:
         """Return the next staging memory. The first use allocates all of it, because later uses have no fixed order."""
         if not self._places:
             self.fill_places()
