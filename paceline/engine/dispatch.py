@@ -48,9 +48,11 @@ class Dispatcher:
         if slot in self._seen:
             raise ValueError(f"slot {slot} is ready twice in step {self.step}")
         self._seen.add(slot)
+        complete = False
         for chunk in self._waiting_for.get(slot, ()):
             self._missing[chunk] -= 1
-        return self._leaving()
+            complete = complete or self._missing[chunk] == 0
+        return self._leaving() if complete else []
 
     def need(self, slot: int) -> list[Unit]:
         return []

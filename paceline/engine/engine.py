@@ -92,6 +92,7 @@ class Engine:
             self._memory.give_back()
         self.comm, self._memory = comm, Lease(comm)
         self._channel: Channel = self._exchange.join(self._memory, view, self._lane)
+        self._progress: Callable[[], None] = self._channel.memory.progress
         for arena in self.arenas:
             arena.enter(self._channel.memory)
         self._vector, comm.engines = comm.engines, comm.engines + 1
@@ -173,7 +174,7 @@ class Engine:
         In the first step of a plan no rounds are started here: channels allocate memory then, and all ranks must
         allocate in the same order.
         """
-        self._channel.memory.progress()
+        self._progress()
         if self._allocated:
             ahead = math.inf
             for _, work in self._flying:

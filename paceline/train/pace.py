@@ -267,17 +267,19 @@ class Pace(Bound):
 
     def _on_grad(self, parameter: Tensor) -> None:
         """Pass a gradient that autograd has finished to the rule. While accumulating, it stays on this rank."""
-        self.comm.check_process()
+        self._presence.comm.check_process()
+        duty = self.duty
         if self._holding.active or self._micro + 1 < self.accumulate:
-            self.duty.on_local(parameter)
+            duty.on_local(parameter)
             return
-        if self.duty.waits_in_backward:
+        if duty.waits_in_backward:
             self._passes.reach(self)
-        self._ensure_begun()
+        if not self._begun:
+            self._ensure_begun()
         if self._defers:
-            self.duty.on_held(parameter)
+            duty.on_held(parameter)
         else:
-            self.duty.on_grad(parameter)
+            duty.on_grad(parameter)
 
     def _step_with(self, closure: Callable[[], Any], *, fresh: bool) -> Any:
         """Step with a closure, which an optimizer may call several times (LBFGS). Every call exchanges gradients."""

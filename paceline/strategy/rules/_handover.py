@@ -58,8 +58,8 @@ class Handover:
         """Set p.grad to the mean plus the gradient that was set aside. It stays None if no rank had a gradient."""
         self._drop_writes()
         views = self._views()
-        for slot, (parameter, view) in enumerate(zip(self._parameters, views, strict=True)):
-            parameter.grad = view if moved[slot] else None
+        for parameter, view, moves in zip(self._parameters, views, moved, strict=True):
+            parameter.grad = view if moves else None
         for slot, base in self._bases.items():
             if moved[slot]:
                 base.add_(self._result(slot))
@@ -102,7 +102,7 @@ class Handover:
                 arena.private.drop()
                 self._copying = True
 
-    def _views(self) -> list[Tensor]:
+    def _views(self) -> Sequence[Tensor]:
         """Return p.grad for every slot.
 
         For a slot with a gradient from earlier backwards, it is a view that is filled later.
@@ -124,7 +124,9 @@ class Handover:
                     view.copy_(self._result(slot))
         return self._copy_views
 
-    def _private_views(self) -> list[Tensor]:
+    def _private_views(self) -> Sequence[Tensor]:
+        if len(self._arenas) == 1:
+            return self._arenas[0].private_views
         return [view for arena in self._arenas for view in arena.private_views]
 
     def _result(self, slot: int) -> Tensor:

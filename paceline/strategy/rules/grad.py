@@ -129,21 +129,23 @@ class GradDuty:
         """Move the complete gradient of a parameter into the arena, and scale it on the way."""
         if not self._opened:
             self._open_exchange()
-        slot, fresh = self._slots[id(parameter)], parameter.grad
-        if slot in self.engine.arrived:
+        engine, slot, fresh = self.engine, self._slots[id(parameter)], parameter.grad
+        if slot in engine.arrived:
             raise self._twice(slot)
         if fresh is None:
             raise WorkloadError(
-                f"the gradient of {self.engine.name_of(slot)} is gone",
+                f"the gradient of {engine.name_of(slot)} is gone",
                 why="something took it before the exchange; was the model wrapped twice?",
             )
-        if fresh.layout != self.engine.source(slot).layout:
+        source = engine.source(slot)
+        if fresh.layout != source.layout:
             fresh = fresh.to_dense()
-        since = self.engine.glance()
-        # Backward may have been called with create_graph.
-        self._multiply(fresh.detach(), self.factor, out=self.engine.source(slot))
+        if fresh.requires_grad:  # backward was called with create_graph
+            fresh = fresh.detach()
+        since = engine.glance()
+        self._multiply(fresh, self.factor, out=source)
         parameter.grad = None
-        self.engine.offer(slot, since)
+        engine.offer(slot, since)
 
     def _twice(self, slot: int) -> WorkloadError:
         return WorkloadError(
@@ -254,7 +256,10 @@ class GradDuty:
 
     def _give(self) -> None:
         counts = [count for arena in self.engine.arenas for count in arena.counts()]
-        self._hand.give([self._moves(slot, count) for slot, count in enumerate(counts)])
+        everywhere = min(counts, default=1) > 0
+        self._hand.give(
+            [True] * len(counts) if everywhere else [self._moves(slot, count) for slot, count in enumerate(counts)]
+        )
 
     def _moves(self, slot: int, count: float) -> bool:
         """Return whether a slot is updated. `count` ranks had a gradient; a residual may be left for it."""
