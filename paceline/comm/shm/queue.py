@@ -309,11 +309,19 @@ class Queue:
         word = self._first_behind(kind, op)
         if word is None:
             return []
-        if self._unshared and self._unshared[0] is not self._posted[0]:
+        if self._unshared and self._unshared[0] is not self._posted[0] and self._second_matters(kind):
             kind, op = (SHARED, self._posted[0]) if kind == POSTED else (POSTED, self._unshared[0])
             if (second := self._first_behind(kind, op)) is not None:
                 return [word, second]
         return [word]
+
+    def _second_matters(self, kind: int) -> bool:
+        """Return whether this rank could do something for others when the second counter changes.
+
+        A rank that waits for posts could finish older operations. If these copy nothing out and no post waits for their
+        memory, that may as well happen later: sleeping on one counter is cheaper than on two.
+        """
+        return kind == SHARED or bool(self._unposted) or any(op.finish is not None for op in self._posted)
 
     def _first_behind(self, kind: int, op: Op) -> Word | None:
         for peer in op.ranks(kind):

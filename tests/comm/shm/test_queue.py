@@ -69,6 +69,21 @@ def test_a_rank_that_waits_for_a_reader_also_wakes_for_a_rank_that_it_must_serve
     assert (POSTED, 3, 1) in counters.slept[0]
 
 
+@pytest.mark.parametrize("copies_out", [False, True])
+def test_a_rank_that_waits_for_a_post_wakes_for_older_operations_only_if_they_copy_results_out(copies_out):
+    counters = Recorded()
+    queue = Queue(counters, 0.05)
+    first, second = Op("all_sum", "chunk 0"), Op("all_sum", "chunk 1")
+    for op in (first, second):
+        op.waits_for = op.readers = (0, 3)
+    first.finish = (lambda: None) if copies_out else None
+    counters.counts[POSTED][3] = 1
+    works = [queue.submit(op) for op in (first, second)]
+    with pytest.raises(PeerLost, match="rank 3 stopped answering in all_sum of chunk 1"):
+        works[1].wait()
+    assert counters.slept[0] == [(POSTED, 3, 1), (SHARED, 3, 0)][: 1 + copies_out]
+
+
 class UnderWay(Work):
     """A share that somebody else finishes."""
 
