@@ -6,6 +6,7 @@ Public names are loaded on first use, so that importing paceline loads no torch.
 from __future__ import annotations
 
 import importlib
+import os
 
 from paceline._version import VERSION as __version__
 
@@ -173,7 +174,17 @@ __all__ = [
 ]
 
 
+if "PACELINE_GUARD" in os.environ:  # a process of `paceline run`
+    from paceline.comm.interruption import watch
+
+    _interruption = watch()
+else:
+    _interruption = None
+
+
 def __getattr__(name: str) -> Any:
+    if _interruption is not None:
+        _interruption.check()
     if name in _FAMILIES:
         return importlib.import_module(_FAMILIES[name])
     if name not in _HOMES:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import signal
 
+from paceline import _interruption
+
 
 def main() -> None:
     """Run the command. Before and after it, Ctrl-C exits at once, because no workers are running."""
-    ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    ours = signal.getsignal(signal.SIGINT) in (signal.default_int_handler, _interruption or signal.default_int_handler)
     if ours:
         signal.signal(signal.SIGINT, _leave)  # an exception could get lost in the import of a module
     try:

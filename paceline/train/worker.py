@@ -5,11 +5,10 @@ folder/run.json   ->   train   ->   folder/rank-K.json   or   folder/rank-K.fail
 
 from __future__ import annotations
 
-import signal
+if __name__ == "__main__":
+    from paceline.comm.interruption import end_at_once
 
-if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    # The launcher reports the signal; a traceback of the current line would not help.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    end_at_once()
 
 import json
 import os

@@ -126,6 +126,13 @@ def test_the_campaign_says_what_it_did(capsys, monkeypatch):
     assert lines[-4].split()[:2] == ["run", "launcher"]
 
 
+def test_a_race_that_goes_on_in_isolated_starts_is_no_failure():
+    hit = trial("race", "worker", signal.SIGINT, rank=1)
+    text = "note: contenders of mlp from now on in isolated\n  starts: rank 1 (pid 7) was killed by SIGINT\n"
+    assert not list(campaign._named(hit, told(text), 0))
+    assert list(campaign._named(hit, told("note: nothing happened\n"), 0)) == ["exit code 0 instead of 1"]
+
+
 def test_a_race_names_the_rank_below_its_table():
     killed = trial("race", "worker", signal.SIGKILL)
     text = "failed: allreduce, mlp, round 1: rank {} (pid 7)\n  was killed by SIGKILL: a person with kill -9\n"
