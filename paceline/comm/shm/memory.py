@@ -63,7 +63,7 @@ def create(nbytes: int, key: bytes, folder: Path | None = None) -> int:
     try:
         os.posix_fallocate(number, 0, whole)
         os.pwrite(number, key, whole - KEY)
-        _seal(number)
+        seal(number)
     except OSError as problem:
         os.close(number)
         raise NoRoom(
@@ -77,7 +77,7 @@ def _room_for(nbytes: int) -> int:
     return nbytes + -nbytes % KEY + KEY
 
 
-def _seal(number: int) -> None:
+def seal(number: int) -> None:
     """Forbid resizing a memfd, because resizing would kill other processes with SIGBUS. Other files stay unsealed."""
     try:
         fcntl.fcntl(number, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)

@@ -5,12 +5,14 @@
        "slot 1 is ready"       ---- socket ---->   tensors that view slot 1
        "slot 1 is free"        <--- socket -----   when the last of these tensors is gone
 
-The first message carries the memory (a file descriptor) and the layout of all batches. When one side closes the socket,
-the other side ends, so neither outlives the other.
+The first message carries the memory (a file descriptor) and the layout of all batches. The worker maps the memory only
+if it has the size that this layout needs and is sealed against resizing: reading beyond its end would kill the worker.
+When one side closes the socket, the other side ends, so neither outlives the other.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import mmap
 import os
@@ -43,8 +45,7 @@ def fill(line: socket.socket, batches: Iterator[Any], slots: int, what: str) -> 
     first = layout.describe(next(batches), what)
     fields = layout.fields_of(first)
     offsets = offsets_of(fields)
-    memory = os.memfd_create("paceline-queue", os.MFD_CLOEXEC)
-    os.ftruncate(memory, max(1, offsets[-1] * slots))
+    memory = _reserved(offsets[-1] * slots, what)
     space = mmap.mmap(memory, 0)
     socket.send_fds(line, [b"L" + layout.write(fields)], [memory])
     os.close(memory)
@@ -61,6 +62,24 @@ def fill(line: socket.socket, batches: Iterator[Any], slots: int, what: str) -> 
         for tensor, start in zip(batch, offsets, strict=False):
             _copy(tensor, space, slot * offsets[-1] + start)
         line.send(_SLOT.pack(b"R", slot))
+
+
+def _reserved(nbytes: int, what: str) -> int:
+    """Return the descriptor of a sealed memory. Raises if there is too little memory for it."""
+    from paceline.comm.shm.memory import seal
+
+    memory = os.memfd_create("paceline-queue", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.posix_fallocate(memory, 0, max(1, nbytes))
+    except OSError as problem:
+        os.close(memory)
+        raise WorkloadError(
+            what,
+            why=f"shared memory of {nbytes / 1e6:.0f} MB: {os.strerror(problem.errno or 0)}",
+            remedy="fewer slots, or smaller batches",
+        ) from None
+    seal(memory)
+    return memory
 
 
 def _waiting(line: socket.socket) -> bool:
@@ -81,7 +100,7 @@ class Ring:
     """The worker's side of one producer."""
 
     def __init__(self, what: str, spec: Mapping[str, Any], timeout: float) -> None:
-        self._what = what
+        self._what, self._slots = what, int(spec["slots"])
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._line = ours
         self._line.settimeout(timeout)
@@ -122,9 +141,23 @@ class Ring:
             self._fields = layout.read(message[1:])
         except ValueError as problem:
             raise self._failure(f"it sent {problem}") from None
-        self._space = mmap.mmap(self._memory, 0)
-        os.close(self._memory)
         self._offsets = offsets_of(self._fields)
+        try:
+            self._check_size(self._memory, max(1, self._offsets[-1] * self._slots))
+            self._space = mmap.mmap(self._memory, 0)
+        finally:
+            os.close(self._memory)
+
+    def _check_size(self, memory: int, needed: int) -> None:
+        size = os.fstat(memory).st_size
+        if size != needed:
+            raise self._failure(f"its memory has {size:,} bytes, and its layout needs {needed:,}")
+        try:
+            sealed = fcntl.fcntl(memory, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK
+        except OSError:
+            sealed = 0
+        if not sealed:
+            raise self._failure("its memory could be cut while it is read")
 
     _memory: int | None = None
 

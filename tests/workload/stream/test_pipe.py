@@ -14,12 +14,13 @@ from paceline.workload.sources import MENU
 from paceline.workload.stream import pipe
 from paceline.workload.stream.feed import StreamFeed
 from paceline.workload.stream.layout import fields_of, write
-from paceline.workload.stream.pipe import TOKEN, Pull, Push, seal, unseal
+from paceline.workload.stream.pipe import TOKEN, Pull, Push, seal, stays_inside, unseal
 
 ANY = "tcp://127.0.0.1:*"
 BATCH = (torch.arange(24, dtype=torch.float32).view(4, 6), torch.arange(4))
 TEXT = write(fields_of(BATCH))
 CONTENTS = [tensor.numpy().tobytes() for tensor in BATCH]
+WHOLE_SEAL = seal("token", 7, TEXT, CONTENTS)
 
 
 @pytest.fixture
@@ -65,6 +66,8 @@ def test_a_full_pipe_stops_the_producer(closing):
         ([b"x" * 48, TEXT, *CONTENTS], "a message that is no batch"),
         ([seal("wrong", 1, TEXT), TEXT, *CONTENTS], "a message with another seal than that of PACELINE_DATA_TOKEN"),
         ([seal("token", 1, TEXT), TEXT.replace(b"4, 6", b"6, 4"), *CONTENTS], "another seal"),
+        ([seal("token", 1, TEXT, CONTENTS), TEXT, CONTENTS[0][:-1] + b"x", CONTENTS[1]], "another seal"),
+        ([seal("token", 1, TEXT, CONTENTS), TEXT, CONTENTS[1], CONTENTS[0]], "another seal"),
         ([seal("token", 1, TEXT), TEXT, CONTENTS[0], CONTENTS[1][:-1]], "tensors of other sizes"),
         ([seal("token", 1, TEXT), TEXT, CONTENTS[0]], "tensors of other sizes"),
         ([seal("token", 1, b"{}"), b"{}", *CONTENTS], "a header that is no JSON"),
@@ -72,7 +75,7 @@ def test_a_full_pipe_stops_the_producer(closing):
 )
 def test_garbage_on_the_pipe_is_named(parts, why, closing):
     with pytest.raises(ValueError, match=why):
-        unseal("token", [memoryview(part) for part in parts])
+        unseal("token", [memoryview(part) for part in parts], inside=True)
     context = zmq.Context()
     try:
         sender = context.socket(zmq.PUSH)
@@ -86,14 +89,43 @@ def test_garbage_on_the_pipe_is_named(parts, why, closing):
         context.destroy(linger=0)
 
 
-PARTS = [seal("token", 7, TEXT), TEXT, *CONTENTS]
-
-
-def test_what_was_sealed_is_accepted():
-    number, (images, labels) = unseal("token", [memoryview(bytearray(part)) for part in PARTS])
+@pytest.mark.parametrize(("head", "inside"), [(seal("token", 7, TEXT), True), (WHOLE_SEAL, True), (WHOLE_SEAL, False)])
+def test_what_was_sealed_is_accepted(head, inside):
+    parts = [memoryview(bytearray(part)) for part in (head, TEXT, *CONTENTS)]
+    number, (images, labels) = unseal("token", parts, inside=inside)
     assert number == 7
     assert torch.equal(images, BATCH[0])
     assert torch.equal(labels, BATCH[1])
+
+
+def test_between_hosts_the_seal_covers_the_tensors(closing, monkeypatch):
+    """A message sealed for this host alone is refused as soon as another host could have changed it."""
+    monkeypatch.setattr(pipe, "stays_inside", lambda address: False)
+    push = closing(Push(ANY, "token"))
+    pull = closing(Pull(push.address, "token", 60))
+    push.send(BATCH, "it")
+    assert torch.equal(pull.take()[0], BATCH[0])
+    push._inside = True
+    push.send(BATCH, "it")
+    with pytest.raises(WorkloadError, match="leaves out its tensors, which between hosts anybody could change"):
+        pull.take()
+
+
+@pytest.mark.parametrize(
+    ("address", "inside"),
+    [
+        ("ipc:///x/y", True),
+        ("tcp://127.0.0.1:5", True),
+        ("tcp://[::1]:5", True),
+        ("tcp://localhost:5", True),
+        ("tcp://0.0.0.0:5", False),
+        ("tcp://*:5", False),
+        ("tcp://10.1.2.3:5", False),
+        ("tcp://localhost.evil.org:5", False),
+    ],
+)
+def test_only_loopback_and_ipc_stay_inside_a_host(address, inside):
+    assert stays_inside(address) is inside
 
 
 def test_a_producer_that_ends_is_named(closing, monkeypatch):

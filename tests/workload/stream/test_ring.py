@@ -1,5 +1,7 @@
 """The queue in shared memory, with real producers: the right batches, in place, and what happens when one dies."""
 
+import errno
+import fcntl
 import os
 import signal
 
@@ -10,6 +12,8 @@ from torch.utils.data import Dataset
 from paceline.errors import BadMember, WorkloadError
 from paceline.types import View
 from paceline.workload.sources import MENU
+from paceline.workload.stream import layout
+from paceline.workload.stream.ring import _reserved
 
 pytestmark = pytest.mark.multi
 SETTINGS = {
@@ -103,6 +107,39 @@ def test_a_producer_that_is_killed_is_named(opened):
     os.kill(stream._rings[0]._process.pid, signal.SIGKILL)
     with pytest.raises(WorkloadError, match=r"the producer of source queue.* it ended with signal 9"):
         take(stream, 5)
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "seals", "why"),
+    [
+        (4096, fcntl.F_SEAL_SHRINK, r"its memory has 4,096 bytes, and its layout needs 128"),
+        (64, fcntl.F_SEAL_SHRINK, r"its memory has 64 bytes, and its layout needs 128"),
+        (128, 0, "its memory could be cut while it is read"),
+        (128, fcntl.F_SEAL_SHRINK, ""),
+    ],
+)
+def test_a_memory_that_does_not_fit_its_layout_is_refused(opened, nbytes, seals, why):
+    """Reading beyond the end of a mapped file would kill the worker with SIGBUS."""
+    ring = opened(queue("numbers", ", slots=2"))._rings[0]
+    ring._memory = os.memfd_create("test", os.MFD_ALLOW_SEALING)
+    os.ftruncate(ring._memory, nbytes)
+    fcntl.fcntl(ring._memory, fcntl.F_ADD_SEALS, seals)
+    message = b"L" + layout.write([layout.Field("float32", (5,))])
+    if not why:
+        ring._open(message)
+        return
+    with pytest.raises(WorkloadError, match=why):
+        ring._open(message)
+    assert ring._space is None
+
+
+def test_too_little_memory_for_the_slots_is_named(monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "x")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(WorkloadError, match=r"shared memory of 5 MB: No space left.*fewer slots"):
+        _reserved(5_000_000, "it")
 
 
 def test_an_error_of_the_data_reaches_the_worker(opened):
