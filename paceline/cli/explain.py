@@ -29,8 +29,8 @@ def explain(
     It takes the same flags and words as paceline run.
     """
     from paceline.forecast.on_link import with_prediction
+    from paceline.run.explain import declared_by, spoken
     from paceline.run.explain import explain as work
-    from paceline.run.explain import spoken
     from paceline.run.own_model import check_own_models
 
     if context.obj:
@@ -38,8 +38,8 @@ def explain(
         raise WrongCommand("explain with a script", why=why, remedy="leave it out, and give --model")
     if json is not None:
         check_writable(json)
-    configuration = o.run_from(values, words or (), settings_on_command_line(context))
-    check_own_models([configuration])
+    configuration = o.run_from(values, words or (), settings_given(context))
+    check_own_models([configuration], declared_by(configuration))
     explanation = with_prediction(work(configuration))
     for line in spoken(explanation, settings_on_command_line(context)):
         print(line)

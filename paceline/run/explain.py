@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
 from paceline.engine.coded import seconds_of
 from paceline.engine.step_plan import StepPlan, plan_step, plan_whole, tail_of
+from paceline.errors import PacelineError
 from paceline.run.axes import Axes
 from paceline.run.compose.compose import check
 from paceline.run.run import SHAPES, Run
@@ -18,6 +19,7 @@ from paceline.workload import sources
 from paceline.workload.layouts import layout_of
 from paceline.workload.profile import StepProfile
 from paceline.workload.profile import read as read_profile
+from paceline.workload.sources._source import Distant
 
 CROSSES = "during backward, back before the next forward needs it"
 LEAVES = {
@@ -71,11 +73,12 @@ class Explanation:
 
 
 def explain(run: Run) -> Explanation:
-    composed = check(run)
-    axes, notes = composed.axes, composed.notes
+    declared = declared_by(run)
+    composed = check(run, unknown=() if declared is None else ("source",))
+    axes, notes = composed.axes, (*composed.notes, *_unread(run, declared))
     if axes is None:
         return Explanation(run, axes, notes)
-    slots = _slots(run)
+    slots = _slots(run, declared)
     known = read_profile(Path(run.profile)) if run.profile else None
     link = known.measured_link() if known else None
     profiles = [_profile(axes, lane, slots, known) for lane in axes.rule.lanes]
@@ -125,9 +128,24 @@ def _basis(axes: Axes, times: StepProfile | None, plan: StepPlan, profile: Profi
     return Basis(plan, profile, costs, (times.forward_seconds, times.backward))
 
 
-def _slots(run: Run) -> list[Slot]:
+def declared_by(run: Run) -> Mapping[str, int] | None:
+    """Return the samples that a source in an object store declares, because nothing is fetched; None for others."""
+    try:
+        source = sources.MENU.make(run.source)
+    except PacelineError:
+        return None  # refused with the other words
+    return source.declared() if isinstance(source, Distant) else None
+
+
+def _unread(run: Run, declared: Mapping[str, int] | None) -> Iterator[str]:
+    if declared is not None:
+        size, classes = declared["image_size"], declared["classes"]
+        yield f"{run.source} is not read here: images of {size} pixels and {classes} classes, as its settings say"
+
+
+def _slots(run: Run, declared: Mapping[str, int] | None) -> list[Slot]:
     """Return the tensors of the model; a model that is not listed is built without memory, which loads torch."""
-    fit = sources.MENU.make(run.source).fit()
+    fit = sources.MENU.make(run.source).fit() if declared is None else declared
     shaped = fit or any(getattr(run, name) is not None for name in SHAPES)
     return (None if shaped else layout_of(run.model)) or _built(run, fit)
 

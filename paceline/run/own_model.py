@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from paceline.errors import PacelineError, WrongCommand
 from paceline.menu.grammar import parse
@@ -10,15 +10,15 @@ from paceline.run.run import SHAPES, Run
 from paceline.workload import sources
 
 
-def check_own_models(runs: Iterable[Run]) -> None:
+def check_own_models(runs: Iterable[Run], fit: Mapping[str, int] | None = None) -> None:
     """Refuse a function of the user that raises, or returns something that cannot be trained.
 
-    Listed models are not built, and load no torch.
+    Listed models are not built, and load no torch. Without `fit`, the source is read to learn its samples.
     """
     different = {(run.model, run.source, *(getattr(run, name) for name in SHAPES)): run for run in runs}
     for run in different.values():
         if _is_own(run.model):
-            _check(run)
+            _check(run, fit)
 
 
 def _is_own(model: str) -> bool:
@@ -26,10 +26,10 @@ def _is_own(model: str) -> bool:
     return bool(colon) and place != "torchvision"
 
 
-def _check(run: Run) -> None:
+def _check(run: Run, fit: Mapping[str, int] | None) -> None:
     from paceline.workload.resolve import build
 
-    fit = sources.MENU.make(run.source).fit()
+    fit = sources.MENU.make(run.source).fit() if fit is None else fit
     try:
         build(run.model, **{name: getattr(run, name) for name in SHAPES}, fit=fit)
     except WrongCommand:

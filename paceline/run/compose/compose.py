@@ -21,7 +21,7 @@ from paceline.menu.menu import make
 from paceline.protocols import Costed
 from paceline.run.axes import Axes, Composed
 from paceline.run.compose import compression, matching
-from paceline.run.compose.flags import CHECKS, nodes, optimizer_is_known
+from paceline.run.compose.flags import CHECKS, nodes, optimizer_is_known, source_fits
 from paceline.run.fields import RANKS
 from paceline.run.run import Run
 from paceline.run.strategies import find
@@ -73,7 +73,8 @@ def compose(
     machine = machine or Machine()
     axes, problems = _members(run, cluster)
     known = not problems
-    flags = CHECKS if "model" in unknown else (*CHECKS, optimizer_is_known)  # a user's loop has its own optimizer
+    flags = CHECKS if "model" in unknown else (*CHECKS, optimizer_is_known)  # a loop of its own has its own optimizer
+    flags = tuple(check for check in flags if "source" not in unknown or check is not source_fits)
     problems += [str(problem) for check in flags for problem in check(run, machine)]
     if axes is not None:
         problems += [str(problem) for problem in _topology_is_used(run, axes.exchange)]

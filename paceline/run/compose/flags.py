@@ -31,7 +31,15 @@ def _counts(run: Run, machine: Machine) -> Iterator[PacelineError]:
         why = about(name).problem(value) if isinstance(value, int | float) else ""
         if why:
             shown = f"{value:g}" if isinstance(value, float) else short(str(value))
-            yield WrongCommand(f"{flag_of(name)} {shown}", why=why)
+            yield WrongCommand(f"{flag_of(name)} {shown}", why=why, remedy=f"{flag_of(name)} {_example(name)}")
+
+
+def _example(name: str) -> str:
+    """Return a number that the field takes: its default, or else the nearest to its bound."""
+    known, default = about(name), Run.model_fields[name].default
+    if isinstance(default, int | float) and not known.problem(default):
+        return f"{default:g}"
+    return f"{known.least or known.most or 1:g}"
 
 
 def check_variables(run: Run, environ: Mapping[str, str]) -> None:
@@ -188,7 +196,7 @@ def _compute_fits(run: Run, machine: Machine) -> Iterator[PacelineError]:
         yield from compute.problems(model=run.model, batch_size=run.per_worker, plain=real)
 
 
-def _source_fits(run: Run, machine: Machine) -> Iterator[PacelineError]:
+def source_fits(run: Run, machine: Machine) -> Iterator[PacelineError]:
     """Check the files of the source, and whether the model takes their samples, before any worker starts."""
     with suppress(UnknownName, BadMember):  # reported with the other words
         source = sources.MENU.make(run.source)
@@ -304,7 +312,7 @@ CHECKS: tuple[RunCheck, ...] = (
     nodes,
     _lab,
     _hosts,
-    _source_fits,
+    source_fits,
     _streams_have_no_order,
     _compute_fits,
     _model_takes_shapes,

@@ -59,6 +59,14 @@ class Counted(Protocol):
         """Return the requests so far, or None without an object store."""
 
 
+@runtime_checkable
+class Distant(Protocol):
+    """A source whose files may lie in an object store."""
+
+    def declared(self) -> Mapping[str, int] | None:
+        """The part of `fit` that is known without a look at the files; None where they lie on this machine."""
+
+
 class Stream(Protocol):
     """An open stream."""
 

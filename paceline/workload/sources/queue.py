@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from paceline.errors import BadMember
 from paceline.menu.menu import Member, nested
 from paceline.types import View
-from paceline.workload.sources._source import Samples, Source
+from paceline.workload.sources._source import Distant, Samples, Source
 from paceline.workload.stream.ring import Ring
 
 MOST = 64  # most producers, and most slots of each
@@ -44,6 +44,9 @@ class Queue(Member):
 
     def fit(self) -> Mapping[str, int]:
         return self.inner.fit()
+
+    def declared(self) -> Mapping[str, int] | None:
+        return self.inner.declared() if isinstance(self.inner, Distant) else None
 
     def tests(self) -> Samples | None:
         return self.inner.tests()

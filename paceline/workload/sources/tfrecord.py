@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from paceline.errors import BadMember, DamagedFile, WorkloadError
 from paceline.menu.menu import Member
 from paceline.types import Workload
+from paceline.workload.objects.address import is_address
 from paceline.workload.objects.bucket import Counts
 from paceline.workload.order import Laned
 from paceline.workload.tfrecord.frames import crc32c, unpack
@@ -54,10 +55,13 @@ class TfRecord(Member):
     def fit(self) -> dict[str, int]:
         fields = self._train.fields
         if not fields:
-            return {"channels": 3, "image_size": self.size, "classes": self.classes}
+            return self._images
         shape = fields[0]["shape"]
         fit = {"channels": shape[0], "image_size": shape[1]} if len(shape) == 3 else {}
         return {**fit, "classes": self._train.classes} if self._train.classes else fit
+
+    def declared(self) -> dict[str, int] | None:
+        return self._images if is_address(self.folder) else None
 
     def samples_of(self, workload: Workload) -> ShardRecords:
         return ShardRecords(self._place, self._train, self, 0, 0)
@@ -69,6 +73,10 @@ class TfRecord(Member):
     def counts(self) -> Counts | None:
         """Return the requests to an object store so far; None for a folder."""
         return self._place.bucket.counts if isinstance(self._place, Objects) else None
+
+    @property
+    def _images(self) -> dict[str, int]:
+        return {"channels": 3, "image_size": self.size, "classes": self.classes}
 
     @cached_property
     def _place(self) -> ShardPlace:
