@@ -150,14 +150,13 @@ def wrong_value(problem: ValidationError, flags: Mapping[str, str] = {}) -> Wron
     first = problem.errors()[0]
     name = next((str(part) for part in reversed(first["loc"]) if isinstance(part, str)), "")
     flag = flags.get(name) or flag_of(name)
-    what = f"{flag} {short(str(first['input']))}"
+    value = first["input"]
+    what = f"{flag} {short(f'{value:.15g}' if isinstance(value, float) else str(value))}"
     if first["type"] == "literal_error":
         words = [word.strip(" '") for word in str(first["ctx"]["expected"]).replace(" or ", ",").split(",")]
         return WrongCommand(what, why=f"it is {_either(words)}", remedy=f"{flag} {words[0]}")
-    if first["type"] in ("int_parsing", "float_parsing"):
-        why, example = number_wanted(first["msg"])
-        return WrongCommand(what, why=why, remedy=f"{flag} {example}")
-    return WrongCommand(what, why=str(first["msg"]))
+    why, example = number_wanted(str(first["msg"]))
+    return WrongCommand(what, why=why, remedy=f"{flag} {example}" if example else "")
 
 
 def _either(words: Sequence[str]) -> str:

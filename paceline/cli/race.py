@@ -240,7 +240,7 @@ def _at_least_one(changes: dict[str, Any]) -> None:
     for name, (flag, unit) in checks.items():
         for value in changes.get(name, []) if name != "rounds" else [changes.get("rounds", 1)]:
             if value < 1:
-                raise WrongCommand(f"{flag} {value}", why=f"at least 1 {unit} is needed")
+                raise WrongCommand(f"{flag} {value}", why=f"at least 1 {unit} is needed", remedy=f"{flag} 1")
 
 
 def _nothing_of_the_script(chosen: dict[str, Any]) -> None:

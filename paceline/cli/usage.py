@@ -10,11 +10,27 @@ from typing import Any
 from paceline.cli.help import ORDER
 from paceline.errors import UnknownName, WrongCommand, short
 
-_KINDS = {"valid integer": ("it takes a whole number", "8"), "valid number": ("it takes a number", "0.5")}
+_KINDS = {
+    "valid integer": ("it takes a whole number", "8"),
+    "valid number": ("it takes a number", "0.5"),
+    "finite number": ("it takes a finite number", "1"),
+}
+_BOUND = re.compile(r"(greater|less) than( or equal to)? ([\d.e+\-]+)")
+_SIDES = {
+    ("greater", True): "it is at least",
+    ("greater", False): "it is above",
+    ("less", True): "it is at most",
+    ("less", False): "it is below",
+}
 
 
 def number_wanted(message: str) -> tuple[str, str]:
     """Return why a word is refused where a number is needed, and an example; else the message, and no example."""
+    bound = _BOUND.search(message)
+    if bound:
+        inside = bool(bound[2])
+        step = 0 if inside else 1 if bound[1] == "greater" else -1
+        return f"{_SIDES[bound[1], inside]} {float(bound[3]):,.15g}", f"{float(bound[3]) + step:.15g}"
     return next((known for part, known in _KINDS.items() if part in message), (message.rstrip("."), ""))
 
 

@@ -39,7 +39,7 @@ def sizes_between(least: int, most: int, factor: int) -> tuple[int, ...]:
     if least > most:
         raise WrongCommand(f"sizes from {least} to {most} bytes", why="the first is larger than the last")
     if factor < 2:
-        raise WrongCommand(f"--factor {factor}", why="every size is at least twice the one before")
+        raise WrongCommand(f"--factor {factor}", why="every size is at least twice the one before", remedy="--factor 4")
     results, size = [], max(4, least)
     while size <= most:
         results.append(size - size % 4)
