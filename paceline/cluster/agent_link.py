@@ -14,7 +14,7 @@ from typing import Any
 
 from paceline.cluster.agent import FILE, MARK
 from paceline.cluster.cause import Tail
-from paceline.cluster.facts import Facts
+from paceline.cluster.facts import Facts, checked
 from paceline.cluster.failure import Failure
 from paceline.types import Host
 
@@ -171,7 +171,7 @@ class AgentLink:
             return
         try:
             self._obey(json.loads(line[1:]), folder, put)
-        except (ValueError, KeyError, TypeError) as problem:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as problem:
             self.lose(f"its agent sent something that is no message ({problem})")
 
     def _obey(self, message: dict[str, Any], folder: Path, put: Put) -> None:
@@ -189,7 +189,7 @@ class AgentLink:
         elif kind == "file":
             self._keep(message["name"], base64.b64decode(message["part"]), folder)
         elif kind == "ended":
-            self.failures = [Failure(**values) for values in message["failures"]]
+            self.failures = [checked(Failure, values) for values in message["failures"]]
             self.error = str(message["error"])
 
     def _keep(self, name: str, part: bytes, folder: Path) -> None:

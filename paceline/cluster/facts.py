@@ -15,10 +15,12 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from paceline._version import VERSION
 from paceline.cluster.environment import installed
+
+Values = TypeVar("Values")
 
 _ADDRESS_OF = 0x8915  # SIOCGIFADDR
 
@@ -42,11 +44,21 @@ class Facts:
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> Facts:
         """Return the facts that another process sent. Unknown names are ignored."""
-        known = {name: values[name] for name in cls.__dataclass_fields__ if name in values}
-        return cls(**known)
+        return checked(cls, {name: values[name] for name in cls.__dataclass_fields__ if name in values})
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def checked(kind: type[Values], values: Mapping[str, Any]) -> Values:
+    """Return a dataclass of values that another process sent. Raises TypeError for a value of another type."""
+    hints = get_type_hints(kind)
+    for name, value in values.items():
+        allowed = [get_origin(one) or one for one in (get_args(hints[name]) or (hints[name],))]
+        number = float in allowed and type(value) is int
+        if not number and not any(type(value) is one or (one is Mapping and type(value) is dict) for one in allowed):
+            raise TypeError(f"{name} is a {type(value).__name__}")
+    return kind(**values)
 
 
 def facts() -> Facts:

@@ -33,9 +33,11 @@ from paceline.types import Host
 
 MOST_SLOTS = 1 << 16
 _NAME = r"(?:(?P<user>[A-Za-z0-9_][\w.\-]*)@)?(?P<name>[A-Za-z0-9_][\w.\-]*|\[[0-9A-Fa-f:.]+\])"
-_SHORT = re.compile(rf"{_NAME}(?::(?P<slots>-?\d+))?")
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*")  # a name, or an IPv6 address
+_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
+_SHORT = re.compile(rf"{_NAME}(?::(?P<slots>-?\d{1, 18}))?", re.ASCII)
 _MPI = re.compile(rf"{_NAME}(?P<rest>(?:\s+[\w\-]+\s*=\s*\S+)*)")
-_RANK = re.compile(rf"rank\s+(?P<rank>\d+)\s*=\s*{_NAME}(?:\s+slots?\s*=\s*\S+)?")
+_RANK = re.compile(rf"rank\s+(?P<rank>\d{1, 9})\s*=\s*{_NAME}(?:\s+slots?\s*=\s*\S+)?")
 
 
 class HostEntry(BaseModel):
@@ -191,7 +193,7 @@ def _of_mpi(line: str, where: str) -> Host:
         why = f"it has {unknown[0]}, which is none of slots, max_slots" if unknown else "a line is `HOST slots=4`"
         raise WrongCommand(where, why=why, remedy="a slots=4, or a:4")
     text = settings.get("slots", "1")
-    if not re.fullmatch(r"-?\d+", text):
+    if not re.fullmatch(r"-?\d{1,18}", text):
         raise WrongCommand(where, why=f"slots is a number; got {short(text)}", remedy="slots=4")
     return _checked(Host(match["name"].strip("[]"), int(text), user=match["user"] or ""), where)
 
@@ -201,8 +203,11 @@ def _checked(host: Host, where: str) -> Host:
         raise WrongCommand(
             where, why=f"{host.name} has {host.slots} slots; a host has 1 to {MOST_SLOTS:,}", remedy=f"{host.name}:4"
         )
-    if not re.fullmatch(_SHORT, host.name) and ":" not in host.name:
-        raise WrongCommand(where, why=f"{short(host.name)!r} is no name of a host")
+    for word, form, kind in ((host.name, _PLAIN, "name of a host"), (host.user or "me", _USER, "name of a user")):
+        if not form.fullmatch(word):
+            raise WrongCommand(where, why=f"{short(word)!r} is no {kind}", remedy="a:4, or me@a:4")
+    if host.address.startswith("-") or not 0 <= host.port <= 65535:
+        raise WrongCommand(where, why="its address or port cannot be", remedy='address = "10.0.0.2", port = 22')
     return host
 
 

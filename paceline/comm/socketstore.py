@@ -124,7 +124,7 @@ class StoreServer:
                     self._obey(client, message)
         except BlockingIOError:
             return
-        except (OSError, BadFrame, KeyError, TypeError, AttributeError) as problem:
+        except (OSError, BadFrame, KeyError, TypeError, ValueError, OverflowError, AttributeError) as problem:
             if not client.known and str(problem):
                 log.warning("a connection to the store of this job was refused: %s", problem)
             self._drop(client)
@@ -155,10 +155,10 @@ class StoreServer:
         if not (isinstance(name, str) and isinstance(text, str)):
             raise BadFrame("names and texts are strings")
         old = self._texts.get(name)
-        self._nbytes += len(text) - (len(old) if old is not None else -len(name))
-        if len(self._texts) >= MOST_TEXTS or self._nbytes > MOST_BYTES:
+        nbytes = self._nbytes + len(text) - (len(old) if old is not None else -len(name))
+        if len(self._texts) >= MOST_TEXTS or nbytes > MOST_BYTES:
             raise BadFrame("the store is full")
-        self._texts[name] = text
+        self._texts[name], self._nbytes = text, nbytes
         for client in list(self._clients.values()):
             if client.waits and client.waits[0] == name:
                 self._settle(client)

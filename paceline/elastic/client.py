@@ -11,7 +11,16 @@ import socket
 import time
 from pathlib import Path
 
-from paceline.elastic.frames import FINISHED, BrokenFrame, Inbox, Message, connect_to, encode
+from paceline.elastic.frames import (
+    FINISHED,
+    BrokenFrame,
+    Inbox,
+    Message,
+    connect_to,
+    count_in,
+    encode,
+    names_in,
+)
 from paceline.elastic.protocol import Group
 from paceline.errors import PeerLost
 
@@ -88,31 +97,30 @@ class Client:
             return
         try:
             block = self._channel.recv(1 << 16)
-            messages = self._inbox.feed(block)
+            for message in self._inbox.feed(block):
+                self._hear(message)
         except (OSError, BrokenFrame):
-            block, messages = b"", []
+            block = b""
         if not block:
             self._drop()
-        for message in messages:
-            self._hear(message)
 
     def _hear(self, message: Message) -> None:
         if message["kind"] == "group":
             group = Group(
-                int(message["generation"]),
-                tuple(message["members"]),
-                int(message["steps"]),
-                tuple(message["fresh"]),
+                count_in(message, "generation"),
+                names_in(message, "members"),
+                count_in(message, "steps"),
+                names_in(message, "fresh"),
             )
             if self.group is None or group.generation > self.group.generation:
                 self.group, self.lost, self.change, self._report = group, set(), False, None
         elif message["kind"] == "waiting":
-            self.waits_for = str(message["why"])
+            self.waits_for = str(message.get("why", ""))
         elif message["kind"] == "end":
             raise SystemExit(0)  # the other members have finished all steps, so a newcomer has nothing to do
         elif self.group is not None and message.get("generation") == self.group.generation:
             if message["kind"] == "lost":
-                self.lost.add(str(message["member"]))
+                self.lost.add(str(message.get("member")))
             elif message["kind"] == "change":
                 self.change = True
 

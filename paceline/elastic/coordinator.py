@@ -34,7 +34,9 @@ from paceline.elastic.frames import (
     FINISHED,
     BrokenFrame,
     Message,
+    count_in,
     make_token,
+    names_in,
     same,
 )
 from paceline.elastic.journal import Journal
@@ -48,7 +50,8 @@ GRACE = 2.0  # seconds after a restart in which members connect again
 LATE = 5.0  # seconds for the first message of a connection
 SOON = 0.01  # seconds between two checks whether a process has ended
 LONG = 10.0  # seconds without a group after which the reason is printed
-QUIET = 1.0  # seconds between two checks of conditions that cause no event
+MOST_PIDS = 1 << 22  # the kernel has no higher pid
+QUIET = 1.0  # seconds between two looks at what has no event of its own
 
 log = logging.getLogger("paceline.coordinator")
 
@@ -231,16 +234,12 @@ class Coordinator:
         elif message["kind"] == "report":
             self._report(link, message)
         elif message["kind"] == "steps":
-            self._registry.tell(int(message["generation"]), int(message["steps"]))
-            self.recoveries.end(self.journal, int(message["generation"]), self._clock())
-            self.journal.mark(int(message["generation"]), self._registry.watermark)
-            members = len(self._registry.group.members) if self._registry.group else 0
-            parts = message.get("parts")
-            self._progress.tell(
-                int(message["generation"]), self._registry.watermark, members, parts if isinstance(parts, dict) else {}
-            )
+            generation = count_in(message, "generation")
+            self._registry.tell(generation, count_in(message, "steps"))
+            self.recoveries.end(self.journal, generation, self._clock())
+            self.journal.mark(generation, self._registry.watermark)
         elif message["kind"] == "incident":
-            self._note(**{str(key): value for key, value in message.items() if key != "kind"})
+            self._note(**{key: value for key, value in message.items() if key not in ("kind", "at")})
         elif message["kind"] == "bye":
             self._leave(link, bool(message.get("finished")), parting=bool(message.get("parting")))
         else:
@@ -253,7 +252,10 @@ class Coordinator:
             link.send(status_of(self._folder, self._registry, self.journal, self._expected))
             self._forget(link)
             return
-        link.member, link.pid = str(message["member"])[:200], int(message["pid"])
+        pid = count_in(message, "pid")
+        if pid > MOST_PIDS:
+            raise BrokenFrame(f"a process {pid}")
+        link.member, link.pid = str(message["member"])[:200], pid
         self._strangers.discard(link)
         if link.pid:
             self._peers.watch([link.pid])
@@ -263,10 +265,10 @@ class Coordinator:
     def _report(self, link: Link, message: Message) -> None:
         report = Report(
             link.member,
-            int(message["generation"]),
-            int(message["committed"]),
+            count_in(message, "generation"),
+            count_in(message, "committed"),
             bool(message["ready"]),
-            tuple(map(str, message["suspects"])),
+            names_in(message, "suspects"),
             bool(message["holds"]),
         )
         if self._registry.finished and not report.holds:

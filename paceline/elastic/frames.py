@@ -1,6 +1,6 @@
 """Messages between members and the coordinator: JSON in frames of limited length. The first frame shows the token.
 
-    frame    length, 4 bytes, little-endian | JSON object of at most 64 KiB
+    frame    as in comm/frames.py, with a JSON object that has a kind, of at most 64 KiB
     first    {"kind": "hello", "token": ..., "member": ..., "pid": ...}
 
 A connection whose first frame does not show the token is closed and counted. The announced length of a frame allocates
@@ -9,18 +9,18 @@ nothing: bytes are appended as they arrive, and a frame that is too long ends th
 
 from __future__ import annotations
 
-import json
 import secrets
 import socket
 from pathlib import Path
 from typing import Any
 
-from paceline.errors import PacelineError, WrongCommand
+from paceline.comm.frames import BadFrame, Unpacker, new_token, pack
+from paceline.errors import PacelineError, WrongCommand, short
 
 FINISHED = "finished"  # this file exists when all steps were made
 ABSENT = "absent"  # absent-K: rank K has ended and is not started again
 LONGEST = 1 << 16  # bytes of one message
-_HEAD = 4
+LARGEST = 1 << 53  # a number in a message
 
 Message = dict[str, Any]
 
@@ -30,41 +30,44 @@ class BrokenFrame(PacelineError):
 
 
 def encode(message: Message) -> bytes:
-    body = json.dumps(message).encode()
-    if len(body) > LONGEST:
-        raise BrokenFrame(f"a message of {len(body):,} bytes", why=f"at most {LONGEST:,} fit")
-    return len(body).to_bytes(_HEAD, "little") + body
+    try:
+        return pack(message, LONGEST)
+    except BadFrame as problem:
+        raise BrokenFrame(str(problem)) from None
 
 
 class Inbox:
     """Bytes that have arrived on one connection, cut into messages."""
 
     def __init__(self) -> None:
-        self._bytes = bytearray()
+        self._unpacker = Unpacker(LONGEST)
 
     def feed(self, block: bytes) -> list[Message]:
-        """Add received bytes and return the messages that are now complete."""
-        self._bytes += block
-        messages: list[Message] = []
-        while len(self._bytes) >= _HEAD:
-            length = int.from_bytes(self._bytes[:_HEAD], "little")
-            if length > LONGEST:
-                raise BrokenFrame(f"a frame of {length:,} bytes", why=f"at most {LONGEST:,} fit")
-            if len(self._bytes) < _HEAD + length:
-                break
-            messages.append(_decode(bytes(self._bytes[_HEAD : _HEAD + length])))
-            del self._bytes[: _HEAD + length]
+        """Take bytes; return the messages that are complete now."""
+        try:
+            messages = self._unpacker.add(block)
+        except BadFrame as problem:
+            raise BrokenFrame(str(problem)) from None
+        for message in messages:
+            if not isinstance(message, dict) or not isinstance(message.get("kind"), str):
+                raise BrokenFrame("a frame that is no message", why="a message is an object with a kind")
         return messages
 
 
-def _decode(body: bytes) -> Message:
-    try:
-        message = json.loads(body)
-    except (ValueError, RecursionError) as problem:
-        raise BrokenFrame("a frame without JSON", why=str(problem)) from None
-    if not isinstance(message, dict) or not isinstance(message.get("kind"), str):
-        raise BrokenFrame("a frame that is no message", why="a message is an object with a kind")
-    return message
+def count_in(message: Message, name: str) -> int:
+    """Return a number of a message: a count, or an id. Raises if it is none that anybody can have counted."""
+    value = message.get(name)
+    if type(value) is not int or not 0 <= value < LARGEST:
+        raise BrokenFrame(f"a message with {name} {short(str(value))}", why="it is a whole number from 0 on")
+    return value
+
+
+def names_in(message: Message, name: str) -> tuple[str, ...]:
+    """Return names of members in a message."""
+    values = message.get(name)
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise BrokenFrame(f"a message without {name}", why="they are names of members")
+    return tuple(values)
 
 
 def make_token(folder: Path) -> str:
@@ -72,7 +75,7 @@ def make_token(folder: Path) -> str:
     path = folder / "token"
     if not path.exists():
         path.touch(mode=0o600)
-        path.write_text(secrets.token_hex(32))
+        path.write_text(new_token())
     return path.read_text()
 
 

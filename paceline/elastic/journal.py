@@ -10,7 +10,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +42,24 @@ class Journal:
     """The journal of one job; only its coordinator writes it."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
-        self._clock = clock
-        try:
+        self._clock, self._path = clock, path
+        with self._damage_named():
             self._file = sqlite3.connect(path, isolation_level=None)
-            self._file.execute("pragma journal_mode=wal")
-            self._file.executescript(SCHEMA)
-        except sqlite3.DatabaseError as problem:
+            try:
+                self._file.execute("pragma journal_mode=wal")
+                self._file.executescript(SCHEMA)
+            except sqlite3.DatabaseError:
+                self._file.close()
+                raise
+
+    @contextmanager
+    def _damage_named(self) -> Iterator[None]:
+        """Raise WrongCommand for a file that is no journal, or holds rows that no coordinator has written."""
+        try:
+            yield
+        except (sqlite3.DatabaseError, ValueError, TypeError, OverflowError, RecursionError) as problem:
             raise WrongCommand(
-                f"the journal {path}", why=str(problem), remedy="another folder, or remove the file to begin anew"
+                f"the journal {self._path}", why=str(problem), remedy="another folder, or remove the file to begin anew"
             ) from None
 
     def begin(self, group: Group, processes: Mapping[str, int] | None = None) -> None:
@@ -72,19 +82,22 @@ class Journal:
         self._file.execute("commit")
 
     def is_dead(self, member: str) -> bool:
-        """Return whether the process of a member is known to have ended. A restart of the machine counts, too."""
-        row = self._file.execute("select pid, born from process where member = ?", (member,)).fetchone()
-        return row is not None and birth_of(int(row[0])) != row[1]
+        """Return whether the process of a member is known to have ended, also by a restart of the machine."""
+        with self._damage_named():
+            row = self._file.execute("select pid, born from process where member = ?", (member,)).fetchone()
+            return row is not None and birth_of(_count(row[0])) != row[1]
 
     def pid_of(self, member: str) -> int:
-        """Return the pid of a member on this host, or 0 if it is not known."""
-        row = self._file.execute("select pid from process where member = ?", (member,)).fetchone()
-        return int(row[0]) if row else 0
+        """Return the process of a member on this host, or 0 if nothing is known of it."""
+        with self._damage_named():
+            row = self._file.execute("select pid from process where member = ?", (member,)).fetchone()
+            return _count(row[0]) if row else 0
 
     def mark(self, generation: int, steps: int) -> None:
         """Write the watermark; it may be lost with the machine."""
-        self._file.execute("pragma synchronous=off")
-        self._mark(generation, steps)
+        with self._damage_named():
+            self._file.execute("pragma synchronous=off")
+            self._mark(generation, steps)
 
     def _mark(self, generation: int, steps: int) -> None:
         self._file.execute("insert or replace into watermark values (1, ?, ?)", (generation, steps))
@@ -116,29 +129,36 @@ class Journal:
 
     def last(self) -> Group | None:
         """Return the last generation, or None in a new journal."""
-        row = self._file.execute("select * from generation order by number desc limit 1").fetchone()
-        return None if row is None else _group(row)
+        with self._damage_named():
+            row = self._file.execute("select * from generation order by number desc limit 1").fetchone()
+            return None if row is None else _group(row)
 
     def groups(self) -> list[Group]:
-        return [_group(row) for row in self._file.execute("select * from generation order by number")]
+        with self._damage_named():
+            return [_group(row) for row in self._file.execute("select * from generation order by number")]
 
     def watermark(self) -> int:
-        """Return the number of committed steps that was written last."""
-        row = self._file.execute("select steps from watermark").fetchone()
-        return int(row[0]) if row else 0
+        """Return the committed steps, as far as they were written."""
+        with self._damage_named():
+            row = self._file.execute("select steps from watermark").fetchone()
+            return _count(row[0]) if row else 0
 
     def rollbacks(self) -> list[tuple[int, int, int]]:
         """Return generation, steps before and steps after of every rollback."""
-        rows = self._file.execute("select generation, from_steps, to_steps from rollback order by at")
-        return [(int(a), int(b), int(c)) for a, b, c in rows]
+        with self._damage_named():
+            rows = self._file.execute("select generation, from_steps, to_steps from rollback order by at")
+            return [(_count(a), _count(b), _count(c)) for a, b, c in rows]
 
     def incidents(self, last: int | None = None) -> Iterator[dict[str, Any]]:
         """Yield all incidents, or the last ones, in the order in which they happened."""
-        rows = self._file.execute(
-            "select text from incident order by rowid desc limit ?", (-1 if last is None else last,)
-        )
-        for (text,) in reversed(rows.fetchall()):
-            yield json.loads(text)
+        with self._damage_named():
+            rows = self._file.execute(
+                "select text from incident order by rowid desc limit ?", (-1 if last is None else last,)
+            )
+            incidents = [json.loads(text) for (text,) in reversed(rows.fetchall())]
+            if not all(isinstance(incident, dict) for incident in incidents):
+                raise ValueError("an incident that is none")
+        yield from incidents
 
     def close(self) -> None:
         self._file.close()
@@ -154,4 +174,17 @@ def birth_of(pid: int) -> str:
 
 def _group(row: tuple[Any, ...]) -> Group:
     number, members, fresh, steps, _ = row
-    return Group(int(number), tuple(json.loads(members)), int(steps), tuple(json.loads(fresh)))
+    return Group(_count(number), _names(members), _count(steps), _names(fresh))
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = json.loads(text)
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError("a generation without members")
+    return tuple(names)
+
+
+def _count(value: object) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError("a number that no coordinator has written")
+    return value

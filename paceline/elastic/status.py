@@ -14,7 +14,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from paceline.elastic.frames import Inbox, Message, connect_to, encode, parse_address
+from paceline.elastic.frames import (
+    BrokenFrame,
+    Inbox,
+    Message,
+    connect_to,
+    count_in,
+    encode,
+    names_in,
+    parse_address,
+)
 from paceline.elastic.journal import Journal
 from paceline.elastic.progress import rates
 from paceline.elastic.protocol import Group, Registry
@@ -89,7 +98,7 @@ def ask(address: str, token: str) -> dict[str, Any]:
             inbox = Inbox()
             while block := link.recv(1 << 16):
                 for message in inbox.feed(block):
-                    return message
+                    return _checked(message, address)
     except OSError as problem:
         raise PeerLost(
             f"no job at {address}",
@@ -99,12 +108,29 @@ def ask(address: str, token: str) -> dict[str, Any]:
     raise WrongCommand(f"the job at {address} refused the token", remedy="the token file that the job printed")
 
 
+def _checked(state: Message, address: str) -> Message:
+    """Return a status. Raises if whoever listens there is no coordinator."""
+    try:
+        for name in ("start", "most", "generation", "waiting", "steps"):
+            count_in(state, name)
+        names_in(state, "members")
+        if not isinstance(state.get("folder"), str) or not all(isinstance(one, dict) for one in state["incidents"]):
+            raise BrokenFrame("a status without folder or incidents")
+    except (BrokenFrame, KeyError, TypeError) as problem:
+        raise WrongCommand(
+            f"no job at {address}",
+            why=f"its answer is no status: {problem}",
+            remedy="the address that a running job printed",
+        ) from None
+    return state
+
+
 def folder_of(state: Mapping[str, Any], token: str) -> Path:
     """Return the folder of the job, after checking that it is on this host and holds this token."""
     folder = Path(str(state["folder"]))
     try:
         kept = read_text(folder / "token", 1 << 10).strip()
-    except (OSError, PacelineError):
+    except (OSError, ValueError, PacelineError):
         kept = ""
     if kept != token:
         raise WrongCommand(

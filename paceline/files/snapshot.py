@@ -39,7 +39,7 @@ LONGEST_HEADER = 64 << 20  # bytes
 DEEPEST = 100  # nested values
 _PIECE = 1 << 22
 _START = len(MAGIC) + 16
-_DTYPES = (
+DTYPES = (
     *("float16", "bfloat16", "float32", "float64", "complex64", "complex128", "bool"),
     *("uint8", "int8", "int16", "int32", "int64"),
 )
@@ -84,7 +84,7 @@ class Snapshot:
         try:
             content = json.loads(bytes(header))
             tree, rows = _checked(content)
-        except (ValueError, KeyError, TypeError, RecursionError) as problem:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as problem:
             raise DamagedFile(name, _START, why=f"its header cannot be read ({problem})") from None
         sizes = [_nbytes(dtype, shape) for dtype, shape, _ in rows]
         if sum(sizes) > most - reader.offset:
@@ -92,7 +92,7 @@ class Snapshot:
         tensors = [reader.tensor(*row, nbytes) for row, nbytes in zip(rows, sizes, strict=True)]
         try:
             return cls(_decode(tree, tensors, 0))
-        except (ValueError, KeyError, TypeError, IndexError) as problem:
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as problem:
             raise DamagedFile(name, _START, why=f"its header cannot be read ({problem})") from None
 
     def save(self, path: Path) -> int:
@@ -195,7 +195,7 @@ def _checked(content: Any) -> tuple[Any, list[tuple[str, list[int], int]]]:
         raise ValueError(f"format {content['format']}, and this version reads {FORMAT}")
     rows = [(str(dtype), [int(size) for size in shape], int(check)) for dtype, shape, check in content["tensors"]]
     for dtype, shape, _ in rows:
-        if dtype not in _DTYPES or len(shape) > 64 or any(not 0 <= size < 1 << 48 for size in shape):
+        if dtype not in DTYPES or len(shape) > 64 or any(not 0 <= size < 1 << 48 for size in shape):
             raise ValueError(f"a tensor of {dtype} {shape}")
     return content["tree"], rows
 
@@ -208,8 +208,8 @@ def _nbytes(dtype: str, shape: list[int]) -> int:
 
 def _dtype_of(tensor: Tensor) -> str:
     name = str(tensor.dtype).removeprefix("torch.")
-    if name not in _DTYPES:
-        raise WrongCommand(f"a snapshot with a tensor of {name}", why=f"it holds {', '.join(_DTYPES)}")
+    if name not in DTYPES:
+        raise WrongCommand(f"a snapshot with a tensor of {name}", why=f"it holds {', '.join(DTYPES)}")
     return name
 
 

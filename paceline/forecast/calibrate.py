@@ -26,6 +26,7 @@ from paceline.workload.profile import StepProfile, Tensor
 from paceline.workload.profile import read as read_profile
 
 BACKWARD = 2  # a backward pass costs twice its forward pass
+LONGEST = 1e18  # microseconds in a trace
 SMALL = 0.02  # part of a pass that tensors without FLOPs of their own share: biases and normalization
 
 
@@ -52,7 +53,9 @@ def calibrate(
         return of_file(file, model)
     if step is not None:
         if not 0 < step < 1e6:
-            raise WrongCommand(f"--step-time {step:g}", why="it is a number of seconds above 0")
+            raise WrongCommand(
+                f"--step-time {step:g}", why="it is a number of seconds above 0", remedy="--step-time 0.1"
+            )
         return Calibration(of_flops(model, step, batch), f"a step of {step:g} s on one device, layers by FLOPs")
     if machines is not None and machines.hardware is not None:
         return of_device(model, machines, batch, precision)
@@ -142,8 +145,12 @@ def of_file(path: Path, model: str) -> Calibration:
 def _json(path: Path) -> Any:
     try:
         return json.loads(read_text(path))
-    except ValueError as problem:
-        raise WrongCommand(f"{path} is no profile, record or trace", why=f"it is no JSON: {problem}") from None
+    except (ValueError, RecursionError) as problem:
+        raise WrongCommand(
+            f"{path} is no profile, record or trace",
+            why=f"it is no JSON: {problem}",
+            remedy="paceline run --json FILE writes a record",
+        ) from None
 
 
 def _check_model(path: Path, profile: StepProfile, model: str) -> None:
@@ -232,7 +239,8 @@ def of_trace(path: Path, values: dict[str, Any], model: str) -> StepProfile:
 
     On a GPU a gradient is ready when the last kernel has ended that was launched before it was accumulated.
     """
-    events = [e for e in values["traceEvents"] if isinstance(e, dict) and isinstance(e.get("ts"), (int, float))]
+    listed = values["traceEvents"]
+    events = [e for e in listed if _is_timed(e)] if isinstance(listed, list) else []
     steps = [e for e in events if str(e.get("name", "")).startswith("ProfilerStep")]
     window = max(steps, key=lambda e: e["ts"]) if steps else None
     inside = [e for e in events if window is None or window["ts"] <= e["ts"] < window["ts"] + window.get("dur", 0)]
@@ -255,17 +263,25 @@ def of_trace(path: Path, values: dict[str, Any], model: str) -> StepProfile:
     return even.model_copy(update={"ready": tuple(ready), "backward": backward, "step": forward + backward})
 
 
+def _is_timed(event: object) -> bool:
+    """Return whether an entry of a trace has a time, and a length if any, that are numbers of microseconds."""
+    if not isinstance(event, dict):
+        return False
+    times = (event.get("ts"), event.get("dur", 0))
+    return all(isinstance(time, (int, float)) and abs(time) < LONGEST for time in times)
+
+
 def _kernel_ends(events: Sequence[dict[str, Any]]) -> Any:
     """Return a function that maps a host time to the end of the last kernel launched before it, if there is one."""
     ended = {
         e["args"]["correlation"]: e["ts"] + e.get("dur", 0)
         for e in events
-        if e.get("cat") == "kernel" and isinstance(e.get("args"), dict) and "correlation" in e["args"]
+        if e.get("cat") == "kernel" and isinstance(e.get("args"), dict) and _number_in(e["args"]) is not None
     }
     launches = sorted(
         (e["ts"], ended[e["args"]["correlation"]])
         for e in events
-        if e.get("cat") == "cuda_runtime" and isinstance(e.get("args"), dict) and e["args"].get("correlation") in ended
+        if e.get("cat") == "cuda_runtime" and isinstance(e.get("args"), dict) and _number_in(e["args"]) in ended
     )
     times = [ts for ts, _ in launches]
     until = list(accumulate((end for _, end in launches), max))
@@ -275,3 +291,9 @@ def _kernel_ends(events: Sequence[dict[str, Any]]) -> Any:
         return max(ts, until[k - 1]) if k else ts
 
     return end_of
+
+
+def _number_in(args: dict[str, Any]) -> int | None:
+    """Return the number that connects a kernel with the call that launched it."""
+    number = args.get("correlation")
+    return number if isinstance(number, int) else None

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 FILE = "certificate.json"
 SCHEMA = 1
 WIDEST = 0.05  # half width of a row's own interval; wider ones are measured again
-LEAST = 5  # fewest strategies of a group that can be ordered
+SMALLEST, LARGEST = 1e-12, 1e30  # of a figure: samples per second, bytes per second
+LEAST = 5  # strategies of a group that has an order
 
 
 @dataclass(frozen=True)
@@ -155,6 +156,18 @@ def kendall(one: Sequence[float], two: Sequence[float]) -> float:
     return (same - swapped) / (same + swapped) if same + swapped else 1.0
 
 
+def _checked(row: Checked) -> Checked:
+    """Return the row. Raises ValueError for texts that are none, and for rates that nobody can have measured."""
+    if not all(isinstance(text, str) for text in (row.name, row.kind, row.group, row.strategy, row.model)):
+        raise ValueError("a name that is no text")
+    numbers = (row.measured, row.forecast, row.naive, row.low, row.high, row.bandwidth, row.cpu, row.workers)
+    if not all(type(number) in (int, float) and 0 <= number < LARGEST for number in numbers):
+        raise ValueError("a figure that cannot be")
+    if not (row.measured > SMALLEST and row.forecast > SMALLEST and row.low <= row.high):
+        raise ValueError("a rate that is not above 0, or an interval without an inside")
+    return row
+
+
 def read_certificate(path: Path) -> Certificate | None:
     """Return the certificate in a folder of records, or None."""
     if not path.is_file():
@@ -163,11 +176,9 @@ def read_certificate(path: Path) -> Certificate | None:
         values: Any = json.loads(read_text(path))
         if values["schema"] != SCHEMA:
             raise ValueError(f"schema {values['schema']}")
-        rows = tuple(Checked(**row) for row in values["rows"])
-        if any(not (row.measured > 0 and row.forecast > 0) for row in rows):
-            raise ValueError("a rate that is not above 0")
-        return Certificate(rows, str(values["machine"]), str(values["time"]), tuple(values["notes"]))
-    except (ValueError, TypeError, KeyError) as problem:
+        rows = tuple(_checked(Checked(**row)) for row in values["rows"])
+        return Certificate(rows, str(values["machine"]), str(values["time"]), tuple(map(str, values["notes"])))
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as problem:
         raise WrongCommand(
             f"{path} is no certificate", why=str(problem), remedy=f"remove it; paceline forecast --check writes {FILE}"
         ) from None

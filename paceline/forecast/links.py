@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from paceline.errors import WrongCommand
 from paceline.files.read import read_text
 from paceline.forecast.fabric import Fabric, Line
 
-ROW = re.compile(r"^\s*(\d+)\s+\d+\s+\w+\s+\w+\s+-?\d+\s+([\d.]+)\s+[\d.]+\s+[\d.]+")
+ROW = re.compile(r"^\s*(\d{1,18})\s+\d+\s+\w+\s+\w+\s+-?\d+\s+([\d.]+)\s+[\d.]+\s+[\d.]+")
 RANK = re.compile(r"^#\s+Rank\s+\d+\s", re.MULTILINE)
 
 
@@ -30,7 +31,7 @@ def with_link(fabric: Fabric, path: Path) -> tuple[Fabric, str]:
 
 def of_nccl_tests(text: str, path: Path) -> Line:
     """Read the line from the table of all_reduce_perf, out-of-place columns."""
-    rows = [(int(match[1]), float(match[2]) * 1e-6) for row in text.splitlines() if (match := ROW.match(row))]
+    rows = [(int(match[1]), _seconds(match[2])) for row in text.splitlines() if (match := ROW.match(row))]
     ranks = len(RANK.findall(text))
     rows = [(size, seconds) for size, seconds in rows if size and seconds]
     if len(rows) < 2 or ranks < 2:
@@ -40,6 +41,14 @@ def of_nccl_tests(text: str, path: Path) -> Line:
             remedy="all_reduce_perf -b 8 -e 128M -f 2 -g 8 > FILE",
         )
     return ring_line([size for size, _ in rows], [seconds for _, seconds in rows], ranks)
+
+
+def _seconds(microseconds: str) -> float:
+    """Return seconds; 0, as for a size that was not measured, for a text that is no number."""
+    try:
+        return float(microseconds) * 1e-6
+    except ValueError:
+        return 0.0
 
 
 def ring_line(sizes: list[int], seconds: list[float], ranks: int) -> Line:
@@ -55,12 +64,16 @@ def of_link_file(text: str, path: Path) -> Line:
         values: Any = json.loads(text)
         measured = values.get("link") or (values.get("network") or {}).get("measured") or values
         line = Line(float(measured["latency"]), float(measured["bandwidth"]))
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         raise WrongCommand(
             f"{path} is no measured link",
             why="it is neither a JSON with latency and bandwidth nor a table of nccl-tests",
             remedy="paceline net --json FILE",
         ) from None
-    if not (line.latency >= 0 and 0 < line.bandwidth < float("inf")):
-        raise WrongCommand(f"{path} is no measured link", why="latency and bandwidth are above 0")
+    if not (0 <= line.latency < inf and 0 < line.bandwidth < inf):
+        raise WrongCommand(
+            f"{path} is no measured link",
+            why="latency is at least 0 and bandwidth above 0, both finite",
+            remedy="paceline net --json FILE",
+        )
     return line

@@ -36,6 +36,8 @@ from paceline.workload import profile as profiles
 from paceline.workload import sources
 from paceline.workload.sources._idxfile import look
 from tests.fuzz import mutate
+from tests.fuzz.files import FILES
+from tests.fuzz.messages import MESSAGES
 from tests.report.samples import cell, events, record
 
 MENUS = (compressors.MENU, exchanges.MENU, rules.MENU, schedules.MENU, sources.MENU, topologies.MENU)
@@ -343,6 +345,6 @@ TARGETS = {
     target.__name__: target
     for target in (
         *(grammar, members, runs, contenders, suites, experiments, records, event_files, profile_files),
-        *(graphs, idx_files, environments, odd_places),
+        *(graphs, idx_files, environments, odd_places, *FILES, *MESSAGES),
     )
 }

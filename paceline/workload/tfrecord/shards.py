@@ -22,9 +22,9 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from paceline.errors import DamagedFile, WrongCommand
+from paceline.errors import DamagedFile, WrongCommand, short
 from paceline.files.read import read_text
-from paceline.files.snapshot import atomic
+from paceline.files.snapshot import DTYPES, atomic
 from paceline.workload.tfrecord.frames import AROUND, Damage
 from paceline.workload.tfrecord.places import File, ShardPlace
 
@@ -89,7 +89,7 @@ def read_shards(place: ShardPlace, part: str, cache: Path | None = None) -> Shar
     if not files:
         return None
     index = _index(place)
-    known = {entry["name"]: entry for entry in index.get(part, [])}
+    known = {entry["name"]: entry for entry in index[part]} if part in index else {}
     shards = []
     for file in files:
         size, entry = place.size(file), known.get(file.name)
@@ -100,7 +100,7 @@ def read_shards(place: ShardPlace, part: str, cache: Path | None = None) -> Shar
         offsets = tuple(entry["offsets"]) if entry is not None else _scanned(place, file, cache)
         _check(file, size, offsets)
         shards.append(Shard(file, size, offsets))
-    return Shards(tuple(shards), tuple(index.get("fields", ())), int(index.get("classes", 0)))
+    return Shards(tuple(shards), tuple(index.get("fields", ())), index.get("classes", 0))
 
 
 def write_index(
@@ -120,12 +120,33 @@ def _index(place: ShardPlace) -> dict[str, Any]:
     try:
         content = json.loads(place.content(file, LARGEST_INDEX))
         if content["format"] != 1:
-            raise ValueError(f"format {content['format']}")
+            raise ValueError(f"format {short(str(content['format']))}")
+        _check_index(content)
         return dict(content)
-    except (ValueError, KeyError, TypeError) as problem:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
         raise DamagedFile(
             file, 0, why=f"it is no index of shards ({problem})", remedy="delete it, or pack again"
         ) from None
+
+
+def _check_index(content: dict[str, Any]) -> None:
+    """Raise unless everything in an index has the type that `data pack` writes."""
+    entries = [entry for part in ("train", "test") for entry in content.get(part, [])]
+    for entry in entries:
+        sizes = (entry["size"], *entry["offsets"])
+        if not isinstance(entry["name"], str) or not all(type(size) is int and size >= 0 for size in sizes):
+            raise ValueError("an entry without name, size and offsets")
+    for field in content.get("fields", []):
+        sizes = field["shape"]
+        if (
+            field["dtype"] not in DTYPES
+            or len(sizes) > 8
+            or not all(type(s) is int and 0 <= s < 1 << 40 for s in sizes)
+        ):
+            raise ValueError("a field without a dtype of tensors and a shape")
+    classes = content.get("classes", 0)
+    if type(classes) is not int or not 0 <= classes < 1 << 40:
+        raise ValueError("a number of classes that cannot be")
 
 
 def _check(file: File, size: int, offsets: Sequence[int]) -> None:
