@@ -86,7 +86,8 @@ def measure(size: int, sizes: list[int], rounds: int) -> list[dict[str, Any]]:
     program = shutil.which("mpirun", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
     if program is None:
         sys.exit("mpirun is missing. try: pip install 'paceline[peers]'")
-    with tempfile.TemporaryDirectory() as place:
+    # Open MPI leaves its segments in /dev/shm if a rank does not end by itself; in a folder of ours they are removed.
+    with tempfile.TemporaryDirectory() as place, tempfile.TemporaryDirectory(dir="/dev/shm") as segments:
         store, out = Path(place) / "store", Path(place) / "found.json"
         store.mkdir(mode=0o700)
         environ = {
@@ -99,6 +100,7 @@ def measure(size: int, sizes: list[int], rounds: int) -> list[dict[str, Any]]:
             "GLOO_SOCKET_IFNAME": "lo",
         }
         flags = ["--allow-run-as-root", "--oversubscribe", "--mca", "btl", "self,sm", "-n", str(size)]
+        flags += ["--mca", "btl_sm_backing_directory", segments]
         subprocess.run([program, *flags, sys.executable, __file__, RANK_WORD], env=environ, check=True, timeout=900)
         return list(json.loads(out.read_text()))
 
