@@ -38,7 +38,7 @@ def explain(
         raise WrongCommand("explain with a script", why=why, remedy="leave it out, and give --model")
     if json is not None:
         check_writable(json)
-    configuration = o.run_from(values, words or (), settings_given(context))
+    configuration = o.run_from(values, words or (), settings_on_command_line(context))
     check_own_models([configuration], declared_by(configuration))
     explanation = with_prediction(work(configuration))
     for line in spoken(explanation, settings_on_command_line(context)):

@@ -35,9 +35,9 @@ MOST_SLOTS = 1 << 16
 _NAME = r"(?:(?P<user>[A-Za-z0-9_][\w.\-]*)@)?(?P<name>[A-Za-z0-9_][\w.\-]*|\[[0-9A-Fa-f:.]+\])"
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*")  # a name, or an IPv6 address
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
-_SHORT = re.compile(rf"{_NAME}(?::(?P<slots>-?\d{1, 18}))?", re.ASCII)
+_SHORT = re.compile(rf"{_NAME}(?::(?P<slots>-?\d{{1,18}}))?", re.ASCII)
 _MPI = re.compile(rf"{_NAME}(?P<rest>(?:\s+[\w\-]+\s*=\s*\S+)*)")
-_RANK = re.compile(rf"rank\s+(?P<rank>\d{1, 9})\s*=\s*{_NAME}(?:\s+slots?\s*=\s*\S+)?")
+_RANK = re.compile(rf"rank\s+(?P<rank>\d{{1,9}})\s*=\s*{_NAME}(?:\s+slots?\s*=\s*\S+)?")
 
 
 class HostEntry(BaseModel):

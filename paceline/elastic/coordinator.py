@@ -51,7 +51,7 @@ LATE = 5.0  # seconds for the first message of a connection
 SOON = 0.01  # seconds between two checks whether a process has ended
 LONG = 10.0  # seconds without a group after which the reason is printed
 MOST_PIDS = 1 << 22  # the kernel has no higher pid
-QUIET = 1.0  # seconds between two looks at what has no event of its own
+QUIET = 1.0  # seconds between two checks of conditions that cause no event
 
 log = logging.getLogger("paceline.coordinator")
 
@@ -190,6 +190,8 @@ class Coordinator:
             return
         try:
             for message in link.inbox.feed(block):
+                if link.channel.fileno() < 0:
+                    return  # it has said goodbye; nothing that follows counts
                 self._hear(link, message)
         except (PacelineError, KeyError, TypeError, ValueError) as problem:
             self._refuse(link, str(problem))
@@ -206,8 +208,8 @@ class Coordinator:
         self._strangers.discard(link)
         try:
             self._selector.unregister(link.channel)
-        except KeyError:
-            pass
+        except (KeyError, ValueError):
+            pass  # it is closed already
         link.channel.close()
 
     def _part(self, link: Link) -> None:
@@ -238,6 +240,9 @@ class Coordinator:
             self._registry.tell(generation, count_in(message, "steps"))
             self.recoveries.end(self.journal, generation, self._clock())
             self.journal.mark(generation, self._registry.watermark)
+            members = len(self._registry.group.members) if self._registry.group else 0
+            parts = message.get("parts")
+            self._progress.tell(generation, self._registry.watermark, members, parts if isinstance(parts, dict) else {})
         elif message["kind"] == "incident":
             self._note(**{key: value for key, value in message.items() if key not in ("kind", "at")})
         elif message["kind"] == "bye":

@@ -43,7 +43,7 @@ class Inbox:
         self._unpacker = Unpacker(LONGEST)
 
     def feed(self, block: bytes) -> list[Message]:
-        """Take bytes; return the messages that are complete now."""
+        """Add received bytes and return the messages that are now complete."""
         try:
             messages = self._unpacker.add(block)
         except BadFrame as problem:

@@ -11,6 +11,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -82,13 +83,13 @@ class Journal:
         self._file.execute("commit")
 
     def is_dead(self, member: str) -> bool:
-        """Return whether the process of a member is known to have ended, also by a restart of the machine."""
+        """Return whether the process of a member is known to have ended. A restart of the machine counts, too."""
         with self._damage_named():
             row = self._file.execute("select pid, born from process where member = ?", (member,)).fetchone()
             return row is not None and birth_of(_count(row[0])) != row[1]
 
     def pid_of(self, member: str) -> int:
-        """Return the process of a member on this host, or 0 if nothing is known of it."""
+        """Return the pid of a member on this host, or 0 if it is not known."""
         with self._damage_named():
             row = self._file.execute("select pid from process where member = ?", (member,)).fetchone()
             return _count(row[0]) if row else 0
@@ -121,11 +122,12 @@ class Journal:
     def history(self, last: int | None = None) -> list[Row]:
         """Return the rows of progress, or the last ones, in the order in which they were written."""
         text = "select * from progress order by rowid desc limit ?"
-        rows = self._file.execute(text, (-1 if last is None else last,)).fetchall()
-        return [
-            Row(at, generation, steps, members, json.loads(parts))
-            for at, generation, steps, members, parts in rows[::-1]
-        ]
+        with self._damage_named():
+            rows = self._file.execute(text, (-1 if last is None else last,)).fetchall()
+            return [
+                Row(float(at), _count(generation), _count(steps), _count(members), dict(json.loads(parts)))
+                for at, generation, steps, members, parts in rows[::-1]
+            ]
 
     def last(self) -> Group | None:
         """Return the last generation, or None in a new journal."""
@@ -138,7 +140,7 @@ class Journal:
             return [_group(row) for row in self._file.execute("select * from generation order by number")]
 
     def watermark(self) -> int:
-        """Return the committed steps, as far as they were written."""
+        """Return the number of committed steps that was written last."""
         with self._damage_named():
             row = self._file.execute("select steps from watermark").fetchone()
             return _count(row[0]) if row else 0

@@ -27,7 +27,7 @@ FILE = "certificate.json"
 SCHEMA = 1
 WIDEST = 0.05  # half width of a row's own interval; wider ones are measured again
 SMALLEST, LARGEST = 1e-12, 1e30  # of a figure: samples per second, bytes per second
-LEAST = 5  # strategies of a group that has an order
+LEAST = 5  # fewest strategies of a group that can be ordered
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ WRONG = {
     "run --model resnet5": "model 'resnet5' does not exist",
     "run --model resnet5 -np 0": "-np 0: at least 1 worker",
     "run --strategy alreduce": "did you mean allreduce?",
+    "run --strategy ": "strategy '' does not exist",
     "run --schedule fussion": "did you mean fusion?",
     "run --schedule fusion(mb=0)": "a chunk needs more than 0 MB",
     "run --schedule priority(partition=0)": "a piece needs more than 0 bytes",

@@ -57,6 +57,14 @@ def test_a_stranger_is_refused_and_counted(coordinator, block):
     assert coordinator._registry.waiting == {}
 
 
+def test_what_follows_a_goodbye_does_not_end_the_coordinator(coordinator, tmp_path):
+    hello = {"kind": "hello", "token": (tmp_path / "token").read_text(), "member": "a", "pid": os.getpid()}
+    words = (hello, {"kind": "bye", "finished": False}, {"kind": "steps", "generation": 1, "steps": None})
+    assert stranger(coordinator, b"".join(map(encode, words)))
+    assert stranger(coordinator, encode({**hello, "pid": 10**30}))
+    assert stranger(coordinator, encode(hello) + encode({"kind": "steps", "generation": 1, "steps": 10**30}))
+
+
 def test_a_member_with_the_token_gets_a_generation(coordinator, tmp_path):
     client = Client(tmp_path, "a")
     client.report({"kind": "report", "generation": 0, "committed": 0, "ready": False, "suspects": [], "holds": False})

@@ -237,6 +237,7 @@ def journals(dice, folder):
         assert journal.watermark() >= 0
         assert all(isinstance(incident, dict) for incident in journal.incidents())
         journal.rollbacks()
+        assert all(row.at >= 0 for row in journal.history())
         assert journal.pid_of("a") >= 0
         journal.mark(9, 100)
         for group in found:

@@ -135,7 +135,8 @@ def statuses(dice, folder):
     """`paceline join` and `paceline watch` ask an address that anything may answer."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        data = _framed(mutate.tree(dice, STATUS))
+        (folder / "token").write_text("t")
+        data = _framed(mutate.tree(dice, {**STATUS, "folder": str(folder)}))
         data = mutate.bytes_of(dice, data) if dice.random() < 0.3 else data
 
         def answer():
@@ -181,7 +182,7 @@ def agents(dice, folder):
         data = ("\n".join(lines) + "\n").encode()
         os.write(sink, (mutate.bytes_of(dice, data) if dice.random() < 0.3 else data)[:60_000])
         link.read(folder, lambda rank, stream, block: {"stdout": block, "stderr": block}[stream])
-        assert link.facts is None or all(type(v) is type(d) or v is None for v, d in _pairs(link.facts))
+        assert link.facts is None or all(_alike(*pair) for pair in _pairs(link.facts))
         assert all(type(rank) is int and type(pid) is int for rank, pid in link.pids.items())
         for failure in in_order(link.failures):
             assert isinstance(failed(failure, folder), WorkerFailed)
@@ -189,6 +190,10 @@ def agents(dice, folder):
     finally:
         os.close(sink)
         link.kill()
+
+
+def _alike(value, default):
+    return value is None or type(value) in (type(default), *([int] if type(default) is float else []))
 
 
 def _pairs(facts):

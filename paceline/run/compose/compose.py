@@ -45,7 +45,7 @@ def axes_of(run: Run, cluster: Cluster | None = None) -> Axes:
 
     `cluster` is the real placement of ranks. Without it, the placement of the run is used.
     """
-    strategy = find(run.strategy or "allreduce")
+    strategy = find("allreduce" if run.strategy is None else run.strategy)
     if strategy.across and not list(nodes(run, Machine())) and (cluster or run.cluster).count > 1:
         strategy = replace(strategy, exchange=strategy.across)
     members = {}
@@ -73,7 +73,7 @@ def compose(
     machine = machine or Machine()
     axes, problems = _members(run, cluster)
     known = not problems
-    flags = CHECKS if "model" in unknown else (*CHECKS, optimizer_is_known)  # a loop of its own has its own optimizer
+    flags = CHECKS if "model" in unknown else (*CHECKS, optimizer_is_known)  # a user's loop has its own optimizer
     flags = tuple(check for check in flags if "source" not in unknown or check is not source_fits)
     problems += [str(problem) for check in flags for problem in check(run, machine)]
     if axes is not None:
