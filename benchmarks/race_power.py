@@ -6,6 +6,8 @@ interval, which should contain 1.
 
     python benchmarks/race_power.py [--races 10] [--minutes 1.5] [--quick] [--json F]        about 30 minutes
     python benchmarks/race_power.py --agreement [--minutes 15] [--quick] [--json F]          about 45 minutes
+
+With --json the file is written after every race or start, and a second call goes on where the first one ended.
 """
 
 from __future__ import annotations
@@ -84,13 +86,16 @@ def half_width(interval: Interval) -> float:
     return math.log(interval.high / interval.low) / 2
 
 
-def power(races: int, seconds: float) -> dict[str, Any]:
+def power(races: int, seconds: float, kept: Kept) -> dict[str, Any]:
     settings, kinds = WORKLOADS[0], {"turns": by_turns, "isolated": by_isolated_starts}
-    widths: dict[str, list[float]] = {name: [] for name in kinds}
+    widths: dict[str, list[float]] = kept.value.setdefault("half_widths", {name: [] for name in kinds})
     for race in range(races):
         for name, start in kinds.items():
+            if len(widths[name]) > race:
+                continue
             logs = within(seconds, lambda number, start=start: start(settings, number))  # type: ignore[misc]
             widths[name].append(half_width(log_interval(logs)))
+            kept.write()
             show(
                 ("race", "kind", "starts", "half-width"),
                 [(str(race + 1), name, str(len(logs)), f"{widths[name][-1]:.3f}")],
@@ -100,23 +105,35 @@ def power(races: int, seconds: float) -> dict[str, Any]:
     return {"half_widths": widths, "ratio": ratio}
 
 
-def agreement(seconds: float) -> list[dict[str, Any]]:
-    rows = []
+def agreement(seconds: float, kept: Kept) -> dict[str, Any]:
     for settings in WORKLOADS:
-        turns: list[float] = []
-        isolated: list[float] = []
-        began = time.monotonic()
-        while min(len(turns), len(isolated)) < 3 or time.monotonic() - began < seconds:
+        row = kept.value.setdefault(settings["model"], {"turns": [], "isolated": [], "seconds": 0.0})
+        turns, isolated = row["turns"], row["isolated"]
+        while min(len(turns), len(isolated)) < 3 or row["seconds"] < seconds:
+            began = time.monotonic()
             turns.append(by_turns(settings, len(turns)))
             isolated.append(by_isolated_starts(settings, len(isolated)))
+            row["seconds"] += time.monotonic() - began
+            kept.write()
         between = unpaired_ratio([math.exp(log) for log in turns], [math.exp(log) for log in isolated])
-        fits = between.holds(1.0) and half_width(between) <= 0.05
-        rows.append(
-            {"settings": settings, "turns": turns, "isolated": isolated, "agreement": vars(between), "fits": fits}
-        )
+        row |= {"agreement": vars(between), "fits": between.holds(1.0) and half_width(between) <= 0.05}
         text = f"{between.centre:.3f} [{between.low:.3f}, {between.high:.3f}]"
-        show(("model", "starts", "turns / isolated", "agree"), [(settings["model"], str(len(turns)), text, str(fits))])
-    return rows
+        cells = (settings["model"], str(len(turns)), text, str(row["fits"]))
+        show(("model", "starts", "turns / isolated", "agree"), [cells])
+    return kept.value
+
+
+class Kept:
+    """The results so far, in a file if there is one."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        known = path is not None and path.exists()
+        self.value: dict[str, Any] = json.loads(path.read_text()) if path is not None and known else {}
+
+    def write(self) -> None:
+        if self._path is not None:
+            self._path.write_text(json.dumps(self.value, indent=1) + "\n")
 
 
 def main() -> None:
@@ -127,14 +144,15 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="three starts, one race; figures, not evidence")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    kept = Kept(options.json)
     if options.agreement:
         minutes = 0.0 if options.quick else options.minutes or 15.0
         if options.quick:
             del WORKLOADS[1:]
-        result: Any = agreement(60 * minutes)
+        result: Any = agreement(60 * minutes, kept)
     else:
         minutes = 0.0 if options.quick else options.minutes or 1.5
-        result = power(1 if options.quick else options.races, 60 * minutes)
+        result = power(1 if options.quick else options.races, 60 * minutes, kept)
     if options.json:
         options.json.write_text(json.dumps(result, indent=1) + "\n")
 

@@ -22,9 +22,9 @@ from paceline.run.fields import Panel
 from paceline.run.run import GRID, Run, about, flag_of, flags_of
 
 # Two minutes, including the start that runs when the time is up.
-QUICK = {"minutes": 1.7, "reference_rounds": 1, "warmup": 2}
+QUICK = {"minutes": 1.7, "reference_rounds": 1, "half_width": 100.0, "warmup": 2}
 QUICK_WATCHED = 1  # steps whose events are kept
-USUAL = {"steps": 3, "warmup": 3, "repeats": 4}
+USUAL = {"steps": 2, "warmup": 2, "repeats": 4}
 USUAL_MODELS = ["resnet50", "mobilenet_v2"]  # one that computes much, and one that exchanges much
 USUAL_CONTENDERS = ["allreduce", "wfbp"]
 USUAL_BATCH = 16
@@ -45,8 +45,8 @@ def _in_panel(panel: Panel, flag: str, help: str, default: str = "") -> Any:
         str | None, "Models, with commas between; see paceline models.", "resnet50,mobilenet_v2", None, ("--models",)
     ),
     batch_size=o.Changed(str | None, "Samples per worker in one backward pass: 64, or 16,64.", "16"),
-    steps=o.Changed(unset="3"),
-    warmup=o.Changed(int | None, unset="3"),
+    steps=o.Changed(unset="2"),
+    warmup=o.Changed(int | None, unset="2"),
     repeats=o.Changed(
         int | None,
         "How many turns each contender takes each time processes are started.",
@@ -98,6 +98,15 @@ def race(
         float | None,
         _in_panel(Panel.LENGTH, "--margin", "Contenders that differ by less than this many percent are level.", "3"),
     ] = None,
+    half_width: Annotated[
+        float | None,
+        _in_panel(
+            Panel.LENGTH,
+            "--half-width",
+            "Percent; contenders in turns also go on until the best one's ratio to ddp is known +- this much.",
+            "5",
+        ),
+    ] = None,
     isolated: Annotated[
         bool,
         _in_panel(
@@ -130,7 +139,9 @@ def race(
     from paceline.run.own_model import check_own_models
 
     own = {"strategies": strategies, "contender": contender, "suite": suite, "rounds": rounds, "minutes": minutes}
-    plan = _plan(context, {**values, **own, "margin": margin, "isolated": isolated, "quick": quick})
+    plan = _plan(
+        context, {**values, **own, "margin": margin, "half_width": half_width, "isolated": isolated, "quick": quick}
+    )
     if json is not None:
         check_writable(json)
     check_runs(runs)
@@ -187,7 +198,7 @@ def _plan(context: typer.Context, values: dict[str, Any]) -> Any:
     ignored = left_out(raced) if script and values["suite"] else []
     changes, common = _changes(chosen), {name: chosen[name] for name in COMMON if name in chosen}
     if values["quick"]:
-        changes = {**{name: QUICK[name] for name in ("reference_rounds", "minutes")}, **changes}
+        changes = {**{name: QUICK[name] for name in ("reference_rounds", "minutes", "half_width")}, **changes}
         if not values["suite"] and "model" not in chosen:
             changes["models"] = USUAL_MODELS[-1:]
         common = {"warmup": QUICK["warmup"]} | common
@@ -207,7 +218,7 @@ def _changes(chosen: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of the suite that flags on the command line set."""
     from paceline.race.contenders import split
 
-    named = ("rounds", "minutes", "margin", "isolated", "seed")
+    named = ("rounds", "minutes", "margin", "half_width", "isolated", "seed")
     changes: dict[str, Any] = {name: chosen[name] for name in named if name in chosen}
     kinds = {"models": ("model", str), "workers": ("workers", int), "batch_sizes": ("batch_size", int)}
     for field, (flag, kind) in kinds.items():

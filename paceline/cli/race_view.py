@@ -111,7 +111,7 @@ def _of_reference(race: Race, entry: Entry, name: str) -> Interval | None:
     if entry.label == BASELINE or name not in {one.label for one in race.plan.entries_of(entry.heat)}:
         return None
     mine, reference = race.standing(entry.heat, entry.label), race.standing(entry.heat, name)
-    return None if mine is None or reference is None else mine.round_ratio(reference) or mine.against(reference)
+    return None if mine is None or reference is None else mine.against(reference)
 
 
 def _shown(interval: Interval | None, digits: int = 2) -> str:

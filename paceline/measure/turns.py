@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from paceline.run.run import Run
 
-FEWEST, MOST = 4, 200  # turns of one start, if its seconds set the number
+FEWEST, MOST = 3, 200  # turns of one start, if its seconds set the number
 # Vectors of the model's length that a contender holds: parameters, gradients, two arenas, optimizer, buckets.
 COPIES = 6
 

@@ -16,6 +16,7 @@ from paceline.run.run import Run
 
 # Steps of each contender whose events are kept; a single step would show no exchange that crosses the step.
 SHARED_WATCHED = 2
+WATCHED_ROUNDS = 2  # rounds whose shared starts keep events; later ones only measure
 
 
 class Measurer(Protocol):
@@ -60,7 +61,7 @@ class Measured:
             seed=1000 * runs[0].seed + start.round,
             room=self._room,
         )
-        watched = min(self._watched, SHARED_WATCHED)
+        watched = min(self._watched, SHARED_WATCHED) if start.round <= WATCHED_ROUNDS else 0
         composed = [cell.composed or check(cell.run) for cell in start.cells]
         flops = self._flops.get(_workload(runs[0]))
         results = measure_together(task, on_line, composed=composed, flops=flops, watched=watched)

@@ -1,4 +1,4 @@
-"""Choose how long contenders take turns in the next start, from the spread that earlier starts have shown."""
+"""Choose how long contenders take turns in the next start, from the spread and the cost of earlier starts."""
 
 from __future__ import annotations
 
@@ -12,21 +12,27 @@ from paceline.measure.stats.pairing import best_turns, inner_error
 from paceline.race.results.fields import Field
 from paceline.race.results.standing import Standing, inside
 
-FIRST = 8.0  # seconds of turns in the first starts
-SHORTEST, LONGEST = 4.0, 30.0
-ENOUGH_STARTS = 3  # starts after which the spread between starts is known
+FIRST = 6.0  # seconds of turns in the first start
+SHORTEST, LONGEST = 3.0, 30.0
+ENOUGH_STARTS = 3  # to know the spread between starts
+PLANNED = 14  # starts that should fit into the minutes; with fewer, intervals are wide because of their small number
 
 
-def next_seconds(field: Field, workers: int) -> float:
+def next_seconds(field: Field, workers: int, minutes: float | None = None) -> float:
     """Return the seconds of turns that make the interval narrowest for the time spent.
 
     Short starts spend most of their time on imports and building; long starts measure a single start too precisely.
+    If the race has a budget of minutes, starts are short enough for several of them.
     """
-    standings = [one for one in field.at(workers) if one.last.race.get("shared")]
-    lengths = [
-        seconds for pair in combinations(standings, 2) if (seconds := _best_seconds(*pair, standings)) is not None
-    ]
-    return min(LONGEST, max(SHORTEST, median(lengths))) if lengths else FIRST
+    shared = [one for one in field.at(workers) if one.last.race.get("shared")]
+    latest = max((one.last.race.get("round") or 0 for one in shared), default=0)
+    standings = [one for one in shared if one.last.race.get("round") == latest]
+    if not standings:
+        return FIRST
+    pairs = combinations(standings, 2)
+    lengths = [seconds for pair in pairs if (seconds := _best_seconds(*pair, standings)) is not None]
+    fitting = math.inf if minutes is None else 60 * minutes / PLANNED - _idle_seconds(standings)
+    return min(LONGEST, max(SHORTEST, min(fitting, median(lengths) if lengths else FIRST)))
 
 
 def _best_seconds(one: Standing, rival: Standing, mates: Sequence[Standing]) -> float | None:
@@ -38,8 +44,13 @@ def _best_seconds(one: Standing, rival: Standing, mates: Sequence[Standing]) -> 
     inner, turns = fmean(known), round(fmean(len(inside(a)) for a, _ in pairs))
     between = math.sqrt(max(0.0, stdev(logs) ** 2 - inner**2))
     each = sum(_turn_seconds(mate.last) for mate in mates)
-    whole = fmean(float(record.race.get("seconds", 0.0)) for record in one.records)
-    return best_turns(inner, turns, between, max(1.0, whole - turns * each), each) * each
+    return best_turns(inner, turns, between, _idle_seconds(mates), each) * each
+
+
+def _idle_seconds(mates: Sequence[Standing]) -> float:
+    """Return the seconds of the last start in which no turn was taken: imports, building, warm-up, the end."""
+    whole = float(mates[0].last.race.get("seconds", 0.0))
+    return max(1.0, whole - sum(len(inside(mate.last)) * _turn_seconds(mate.last) for mate in mates))
 
 
 def _turn_seconds(record: Record) -> float:

@@ -150,6 +150,7 @@ def _content(path: str) -> str:
 MOST_ENTRIES, MOST_CELLS = 1_000, 50_000
 MOST_ROUNDS = 60  # rounds of a race that continues until it is decided
 FEW_ROUNDS = 3  # rounds with the baseline, in such a race
+LIMIT_ROUNDS = 3  # rounds with a limit that takes turns, in such a race: enough for an interval, and it decides nothing
 LONGEST_PERIOD = 16  # steps of a rule's period; with a longer one, a start would have only a few turns
 _OF_A_PROCESS = (*fields(Kind.LAUNCHER), "compile")  # what all contenders of a process share
 
@@ -310,7 +311,8 @@ def _rounds_of(entry: Entry, suite: Suite) -> Collection[int]:
     """Return the rounds of an entry: all, or only the first ones if no verdict depends on it."""
     extra = entry.label == BASELINE or (entry.label == LIMIT.name and bool(entry.alone))
     if suite.rounds is None:
-        return range(1, (suite.reference_rounds or FEW_ROUNDS) + 1) if extra else range(1, MOST_ROUNDS + 1)
+        usual = LIMIT_ROUNDS if entry.label == "limit" and not extra else MOST_ROUNDS
+        return range(1, (suite.reference_rounds or FEW_ROUNDS if extra else usual) + 1)
     few = suite.reference_rounds or suite.rounds
     if few >= suite.rounds or not extra:
         return range(1, suite.rounds + 1)

@@ -5,15 +5,16 @@
     ...       after every start: decide who is beaten, who is level, and who needs more starts
 
 Contenders that are surely beaten leave the race. Decisions after every start do not inflate errors, because their
-intervals form confidence sequences (paceline/measure/stats/sequential.py).
+intervals hold after all starts at once (paceline/measure/stats/sequential.py).
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any, Protocol
 
 from paceline.errors import PacelineError, TurnFailed
@@ -143,8 +144,23 @@ class Race:
         return self.plan.suite.until_sure and key[1] in self._beaten(key[0])
 
     def _beaten(self, heat: Heat) -> Sequence[str]:
+        """Return the contenders that are surely slower than another; ddp stays until the ratio to it is known well."""
         contenders = self.field_of(heat).at(heat.workers)
-        return self.verdict(heat).beaten if contenders else ()
+        beaten = self.verdict(heat).beaten if contenders else ()
+        return beaten if self._is_precise(heat) else [label for label in beaten if label != "ddp"]
+
+    def _is_precise(self, heat: Heat) -> bool:
+        """Return whether the ratio of the best contender to ddp is known well, where both take turns."""
+        best, ddp = self.verdict(heat).best, self.standing(heat, "ddp") if self._has_ddp(heat) else None
+        standing = self.standing(heat, best) if best not in (None, "ddp") else None
+        if standing is None or ddp is None or not (standing.last.race.get("shared") and ddp.last.race.get("shared")):
+            return True
+        ratio = standing.against(ddp)
+        wide = math.inf if ratio.low is None or ratio.high is None else (ratio.high - ratio.low) / (2 * ratio.centre)
+        return wide <= self.plan.suite.half_width / 100
+
+    def _has_ddp(self, heat: Heat) -> bool:
+        return any(entry.label == "ddp" for entry in self.plan.entries_of(heat))
 
     def is_decided(self, heat: Heat) -> bool:
         """Return whether more starts of a heat would change nothing."""
@@ -157,7 +173,7 @@ class Race:
         if len(unknown) == len(racing):
             return True
         judged = self.verdict(heat)
-        return judged.end in ("wins", "level", "alone", "none") and not judged.undecided
+        return judged.end in ("wins", "level", "alone", "none") and not judged.undecided and self._is_precise(heat)
 
     def todo(self, number: int) -> list[Cell]:
         """Return the cells of a round that still take part and have no record."""
@@ -176,8 +192,8 @@ class Race:
     # time ---------------------------------------------------------------------------------------
 
     def expected(self, starts: Sequence[Start]) -> float:
-        """Estimate the seconds of starts from earlier ones, without the first, which may include one-time work."""
-        known = {key: fmean(seconds[1:] or seconds) for key, seconds in self.seconds.items()}
+        """Estimate the seconds of starts from the last ones: the first may include one-time work, and some leave."""
+        known = {key: median((seconds[1:] or seconds)[-3:]) for key, seconds in self.seconds.items()}
         usual = fmean(known.values()) if known else 0.0
         return sum(known.get(start.key, usual) for start in starts)
 
@@ -334,7 +350,8 @@ class Runner:
                 self._watcher.progress(race, start, line)
 
         if start.shared:
-            return self._measured.together(start, next_seconds(race.field_of(start.heat), start.heat.workers), on_line)
+            field, minutes = race.field_of(start.heat), race.plan.suite.minutes_of_a_heat
+            return self._measured.together(start, next_seconds(field, start.heat.workers, minutes), on_line)
         try:
             return [self._measured.alone(start.cells[0], on_line)]
         except PacelineError as problem:

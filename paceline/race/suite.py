@@ -33,6 +33,7 @@ from paceline.run.run import GRID, Run
 Rounds = Annotated[int, Field(gt=0, le=10_000)]
 Minutes = Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)]
 Margin = Annotated[float, Field(gt=0, le=50, allow_inf_nan=False)]
+HalfWidth = Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)]
 Count = Annotated[int, Field(gt=0, le=1 << 24)]
 MINUTES = 3.0  # minutes of a heat, if neither minutes nor rounds are set
 
@@ -79,6 +80,7 @@ class Suite(BaseModel):
     reference_rounds: Rounds | None = None  # rounds with the baseline, and with a limit that runs isolated
     minutes: Minutes | None = None  # minutes of each heat
     margin: Margin = 3.0  # percent; a difference that is surely smaller makes contenders level
+    half_width: HalfWidth = 5.0  # percent of the interval of the best to ddp; a race in turns goes on until then
     isolated: bool = False  # every contender in processes of its own
     seed: Annotated[int, Field(ge=0, le=LARGEST_SEED)] = 0
     run: Common = Common()  # type: ignore[valid-type]

@@ -91,11 +91,16 @@ def _try_out(run: Run, workload: Workload, source: Source) -> None:
         ) from None
 
 
-def training_of(composed: Composed, comm: Comm, device: Device | None = None) -> Training:
+def training_of(
+    composed: Composed,
+    comm: Comm,
+    device: Device | None = None,
+    make_workload: Callable[[Run, Source | None, int], Workload] = workload_of,
+) -> Training:
     """Build the Training of this rank: model, optimizer, pace and data, ready for the first step."""
     run, device = composed.run, device or find()
     source = sources.MENU.make(run.source)
-    workload = workload_of(run, source.inner if isinstance(source, Streaming) else source, comm.rank)
+    workload = make_workload(run, source.inner if isinstance(source, Streaming) else source, comm.rank)
     model = device.place_model(workload.model)
     if run.memory_format == "channels_last":
         model = model.to(memory_format=torch.channels_last)

@@ -15,14 +15,15 @@ if __name__ == "__main__":
 
     end_at_once()
 
+import copy
 import gc
 import os
 import random
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -37,9 +38,11 @@ from paceline.measure.record.record import write
 from paceline.measure.turns import COPIES, TurnsTask, free_memory, report_path, task_path
 from paceline.run.compose.compose import compose
 from paceline.run.run import Run
-from paceline.train.build import training_of
+from paceline.train.build import training_of, workload_of
 from paceline.train.measurement import Measurement
 from paceline.train.worker import comm_choice, leave_failure
+from paceline.types import Workload
+from paceline.workload.sources._source import Source
 
 
 class RandomState:
@@ -78,17 +81,39 @@ def process_settings() -> dict[str, Any]:
     }
 
 
+class Workloads:
+    """Makes the workloads of contenders. Those with the same settings get copies of one that was built once.
+
+    A model of the user's own is built for each contender, because it may not be copyable.
+    """
+
+    def __init__(self) -> None:
+        self._built: dict[tuple[Any, ...], Workload] = {}
+
+    def __call__(self, run: Run, source: Source | None = None, rank: int = 0) -> Workload:
+        if run.compute != "real" or ":" in run.model:
+            return workload_of(run, source, rank)
+        names = ("model", "classes", "image_size", "sequence_length", "seed", "label_smoothing", "source")
+        key = tuple(getattr(run, name) for name in names)
+        if key not in self._built:
+            self._built[key] = workload_of(run, source, rank)
+        first = self._built[key]
+        return replace(first, model=copy.deepcopy(first.model))
+
+
 class Contender:
     """One contender in this process: its comm, its measurement, and its random state."""
 
-    def __init__(self, run: Run, label: str, where: Position, device: Device, state: dict[str, Any]) -> None:
+    def __init__(
+        self, run: Run, label: str, where: Position, device: Device, state: dict[str, Any], workloads: Workloads
+    ) -> None:
         self.run, self.label, self._state = run, label, state
         self._random = RandomState()
         with self.acting():
             composed = compose(run, Machine(torch.cuda.device_count()))
             self.comm = connect(where, comm_choice(run, device), run.deadline, cuda=device.kind == "cuda")
             self.comm.placement = run.cluster.nodes if run.nodes else self.comm.placement
-            self.measurement = Measurement(run, training_of(composed, self.comm, device), self.comm, state)
+            self.measurement = Measurement(run, training_of(composed, self.comm, device, workloads), self.comm, state)
 
     @contextmanager
     def acting(self) -> Iterator[None]:
@@ -99,9 +124,9 @@ class Contender:
         self._state["contender"] = ""
 
     def warm_up(self) -> float:
-        """Make warm-up steps. Return the seconds of a usual step."""
+        """Make warm-up steps. Return the seconds of the fastest one: the first ones are slow."""
         with self.acting():
-            return median(self.measurement.warm_up()[-3:])
+            return min(self.measurement.warm_up())
 
     def turn(self) -> None:
         with self.acting():
@@ -129,9 +154,9 @@ def work(task: TurnsTask, state: dict[str, Any], folder: Path) -> None:
 
 
 def _built(task: TurnsTask, where: Position, device: Device, state: dict[str, Any]) -> Iterator[Contender]:
-    settings = process_settings()
+    settings, workloads = process_settings(), Workloads()
     for index, (run, label) in enumerate(zip(task.runs, task.labels, strict=True)):
-        contender = Contender(run, label, where, device, state)
+        contender = Contender(run, label, where, device, state, workloads)
         if index == 0:
             here = int(os.environ.get("LOCAL_WORLD_SIZE", where.size))
             check_room(contender.measurement.training.model, len(task.runs), here, task.room)

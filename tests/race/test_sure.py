@@ -78,7 +78,8 @@ def test_a_contender_that_is_surely_beaten_leaves_the_race(tmp_path):
     result = raced(tmp_path, sure(contenders=["allreduce", "wfbp"]), measured)
     [heat] = result.plan.heats
     counts = {label: len(result.standing(heat, label).records) for label in ("ddp", "allreduce", "wfbp", "limit")}
-    assert counts["wfbp"] < counts["ddp"] == counts["allreduce"] == counts["limit"]
+    assert counts["wfbp"] < counts["ddp"] == counts["allreduce"]
+    assert counts["limit"] == 3  # nothing is decided about it
     assert the_verdict(result).beaten[-1] == "wfbp"
 
 

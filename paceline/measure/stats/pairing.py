@@ -17,11 +17,16 @@ import numpy as np
 TRIMMED = 0.2  # share of the turns left out at each end, such as turns in which the machine was busy
 
 
-def trimmed_mean(values: Any, share: float = TRIMMED) -> Any:
+def cut_of(count: int) -> int:
+    """Return how many turns are left out at each end: at least one of three or more."""
+    return max(math.floor(TRIMMED * count), int(count >= 3))
+
+
+def trimmed_mean(values: Any) -> Any:
     """Return the mean over the last axis without the smallest and the largest values."""
     ranked = np.sort(np.asarray(values, dtype=float), axis=-1)
     count = ranked.shape[-1]
-    cut = math.floor(share * count)
+    cut = cut_of(count)
     return ranked[..., cut : count - cut].mean(axis=-1)
 
 
@@ -31,15 +36,15 @@ def log_ratio(mine: Sequence[float], theirs: Sequence[float]) -> float:
 
 
 def inner_error(mine: Sequence[float], theirs: Sequence[float]) -> float | None:
-    """Return the standard error of the log ratio of one start, from its turns; None with fewer than three turns.
+    """Return the standard error of the log ratio of one start, from its turns; None with fewer than four turns.
 
     The variance of a trimmed mean is that of the winsorized values, divided by the square of the kept share (Tukey,
     McLaughlin).
     """
     logs = np.sort([math.log(b / a) for a, b in zip(mine, theirs, strict=True)])
     count = len(logs)
-    cut = math.floor(TRIMMED * count)
-    if count - 2 * cut < 3:
+    cut = cut_of(count)
+    if count < 4:
         return None
     tame = np.clip(logs, logs[cut], logs[count - cut - 1])
     return float(tame.std(ddof=1) / ((1 - 2 * cut / count) * math.sqrt(count)))

@@ -7,18 +7,16 @@
                                  (----)                    above 1, below 1, or inside the margin around 1
 
 An ordinary t interval is valid for one check. Checking it after each start and stopping at the first difference gives a
-wrong answer far more often than in 5 % of races. These bounds form a confidence sequence: with the stated probability
-they contain the true ratio after every start at once, however long the race goes on and whatever makes it stop.
-
-They invert the Bayes factor of the t test with a normal prior of variance EFFECT on the effect size and the right Haar
-prior on the deviation. Under the null it is a nonnegative martingale in the t statistics, so that it exceeds 1/alpha at
-any time with probability alpha at most (Ville). With t the statistic of n log ratios and g = EFFECT:
+wrong answer far more often than in 5 % of races. These are repeated confidence intervals: with the stated probability
+they contain the true ratio after every start at once, whatever makes the race stop. spending.py has their critical
+values, which are exact for normal log ratios up to HORIZON starts. Later starts use the error that is left until then,
+with the bounds of a mixture that holds forever. With t the statistic of n log ratios and g = EFFECT:
 
     B(n) = (1 + n g)^(-1/2) * [ (1 + t^2/(n-1)) / (1 + t^2/((n-1)(1 + n g))) ]^(n/2)   <   1 / alpha
 
-T. L. Lai, "On confidence sequences", Annals of Statistics 4 (1976); H. Wang, A. Ramdas, "Anytime-valid t-tests and
-confidence sequences for Gaussian means with unknown variance", Sequential Analysis 44 (2025).
-Several pairs of one heat share alpha equally (Bonferroni): the stated confidence is that of all pairs together.
+H. Wang, A. Ramdas, "Anytime-valid t-tests and confidence sequences for Gaussian means with unknown variance",
+Sequential Analysis 44 (2025). Several pairs of one heat share alpha equally (Bonferroni): the stated confidence is that
+of all pairs together.
 """
 
 from __future__ import annotations
@@ -30,8 +28,10 @@ from typing import Any, Literal
 import numpy as np
 
 from paceline.measure.stats.intervals import Interval
+from paceline.measure.stats.spending import looks, share_spent
 
-EFFECT = 10.0  # prior variance of the effect size; narrowest near 4 to 6 starts, and at most 10 % wider at 30
+EFFECT = 0.1  # prior variance of the effect size in the mixture, for starts beyond the horizon
+HORIZON = 120  # starts with exact critical values; a race until it is sure has at most 60
 LEAST_STARTS = 3  # fewer have no interval
 MOST_STARTS = 10_000  # most starts that an estimate looks ahead
 CONFIDENCE = 0.95
@@ -44,6 +44,12 @@ def reach(count: int, alpha: float) -> float:
     """Return the half-width of the bounds, in standard deviations of one start; infinite with too few starts."""
     if count < LEAST_STARTS:
         return math.inf
+    if count <= HORIZON:
+        return looks(alpha, LEAST_STARTS).critical(count) / math.sqrt(count)
+    return _mixture_reach(count, alpha * (1 - share_spent(HORIZON, LEAST_STARTS)))
+
+
+def _mixture_reach(count: int, alpha: float) -> float:
     wide = 1 + count * EFFECT
     log_bound = (math.log(wide) / 2 - math.log(alpha)) * 2 / count
     if log_bound >= math.log(wide):

@@ -193,14 +193,14 @@ class Standing:
         """Return the log ratio of each common round; in a shared start, over the turns that both took."""
         return [start_ratio(*pair) for pair in self.paired(rival)]
 
-    def round_ratio(self, rival: Standing) -> Interval | None:
-        """Return the ratio over the rounds in which both ran, or None if there is none."""
-        logs = self.logs_against(rival)
-        return self._interval(logs) if logs else None
-
     def against(self, rival: Standing) -> Interval:
-        """Return the ratio of rates, paired by round if both ran in the same rounds of a race."""
+        """Return the ratio of rates, paired by round if both ran in the same rounds of a race.
+
+        Terminal, page and --json show this one. Nothing is decided about the limit: its interval is of one look.
+        """
         logs = self._together(rival)
+        if "limit" in (self.reference, rival.reference):
+            return log_interval(logs) if logs else self.beside(rival)
         if logs:
             return self._interval(logs)
         if self.pairs is not None and rival.pairs is not None:
