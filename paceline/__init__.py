@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from paceline import race
     from paceline.api.collectives import allgather, allreduce, allreduce_, broadcast, broadcast_
     from paceline.api.ddp_hook import comm_hook
-    from paceline.api.join import Worker, join
+    from paceline.api.join import Worker, join, log
     from paceline.api.neighbors import (
         hierarchical_neighbor_allreduce,
         hierarchical_neighbor_allreduce_,
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "join": "paceline.api.join",
     "wrap": "paceline.api.wrap",
+    "log": "paceline.api.join",
     "Worker": "paceline.api.join",
     "Pace": "paceline.train.pace",
     "Workload": "paceline.types",
@@ -150,6 +151,7 @@ __all__ = [
     "hierarchical_neighbor_allreduce",
     "hierarchical_neighbor_allreduce_",
     "join",
+    "log",
     "memberships",
     "models",
     "neighbor_allgather",

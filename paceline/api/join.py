@@ -33,6 +33,7 @@ from paceline.engine.device import Device, find
 from paceline.errors import CallMismatch, WrongCommand
 from paceline.run.reference import REFERENCES
 from paceline.run.run import Run
+from paceline.train.metrics import MetricLog
 from paceline.train.pace import Pace
 from paceline.train.passes import Passes
 from paceline.train.serve import serve
@@ -52,7 +53,7 @@ class Worker:
     def __init__(self, comm: Any, device: Device) -> None:
         self._comm, self.device = comm, device
         self._paces: list[Pace] = []
-        self.passes = Passes()
+        self.passes, self.metrics = Passes(), MetricLog()
         self._open, self._pid = True, os.getpid()
         self.windows: dict[str, Any] = {}  # windows that are not freed yet, by name
         self.windows_made = 0
@@ -61,6 +62,7 @@ class Worker:
         self.at_close: Callable[[], None] | None = None
         self.end_group: Callable[[], None] | None = None  # destroys the default process group that join() made
         self.dealt = (0, 0)  # batches and samples that `batches` has yielded so far
+        self.newest: Any = None  # the model that was wrapped last
         self._shares: deque[float | None] = deque(maxlen=1024)  # this rank's fraction of each trained batch
         self._sampled: Callable[[Any], float | None] | None = None  # the same, if a sampler deals the batches
         self._epochs: dict[int, tuple[Any, int]] = {}  # a reference to the data is kept, so that its id is not reused
@@ -274,6 +276,17 @@ def current() -> Worker:
     if worker is None:
         raise WrongCommand("join() has not been called", remedy="worker = paceline.join()")
     return worker
+
+
+def log(*, step: int | None = None, **values: Any) -> None:
+    """Keep figures for the record of this job, like `pace.log`: paceline.log(loss=loss, accuracy=0.91).
+
+    `step` is by default the number of updates of the model that was wrapped last.
+    """
+    worker = current()
+    newest = worker.newest
+    known = 0 if newest is None else newest.steps
+    worker.metrics.log(known if step is None else step, values)
 
 
 def launched_options() -> dict[str, Any]:

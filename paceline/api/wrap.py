@@ -132,7 +132,8 @@ def _reference(run: Run, launched: Mapping[str, Any], model: Any, optimizer: Any
 
 
 def _watched(pace: Any, worker: Worker) -> Any:
-    """Return the pace. In a race, also time its updates, and write the times when the process ends."""
+    """Return the pace. In a measured job, also time its updates, and write the times when the process ends."""
+    worker.newest, pace.metrics = pace, worker.metrics
     if MEASURE in os.environ and "PACELINE_JOB" in os.environ:
         from paceline.train.steplog import StepLog
 

@@ -121,6 +121,10 @@ def race(
     retry: Annotated[
         bool, _in_panel(Panel.OUTPUT, "--retry", "Repeat the rounds in which a start failed or is missing.")
     ] = False,
+    log_to: Annotated[
+        str | None,
+        _in_panel(Panel.OUTPUT, "--log-to", "Send the scalars of every record to wandb or mlflow at the end."),
+    ] = None,
     json: o.JsonFile = None,
 ) -> None:
     """Race strategies on this machine: they take turns in the same processes, until the winner is certain.
@@ -144,6 +148,10 @@ def race(
     )
     if json is not None:
         check_writable(json)
+    if log_to is not None:
+        from paceline.report.trackers import check_tracker
+
+        check_tracker(log_to)
     check_runs(runs)
     hand_over(values["launcher"], max(cell.run.workers for cell in plan.cells))
     check_places(plan)
@@ -170,6 +178,8 @@ def race(
     print(f"\nrecords: {folder.path}")
     if result is not None and result.records:
         _report(result)
+        if log_to is not None:
+            _send(result, log_to)
         if json is not None:
             write(json, jsons.dumps(as_json(result), indent=1) + "\n")
     if stopped is not None:
@@ -350,6 +360,16 @@ def _length(plan: Any) -> str:
         return f"until every contender is decided, at most {suite.minutes_of_a_heat:g} minutes per heat"
     most = f", at most {suite.minutes:g} minutes per heat" if suite.minutes else ""
     return f"{suite.rounds} round(s){most}"
+
+
+def _send(result: Any, service: str) -> None:
+    """Send the records of this command; those of earlier sittings were sent then."""
+    from paceline.report.trackers import send
+
+    fresh = [record for record in list(result.records.values())[result.kept :] if record.verdict != "failed"]
+    for record in fresh:
+        send(record, service)
+    print(f"sent: {len(fresh)} records to {service}")
 
 
 def _report(result: Any) -> None:

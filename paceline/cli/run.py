@@ -55,6 +55,10 @@ def run(
     tensorboard: Annotated[
         Path | None, _output("--tensorboard", "Write scalars to this folder (needs tensorboard).")
     ] = None,
+    log_to: Annotated[
+        str | None,
+        _output("--log-to", "Send scalars to wandb or mlflow when the run has ended. Nothing is sent without it."),
+    ] = None,
     json: o.JsonFile = None,
 ) -> None:
     """Train or measure one configuration, or launch a script on several workers.
@@ -83,10 +87,18 @@ def run(
         from paceline.report.tensorboard import check as check_tensorboard
 
         check_tensorboard()
+    if log_to is not None:
+        from paceline.report.trackers import check_tracker
+
+        check_tracker(log_to)
     shown = Shown(log_format)
     with shown:
         record, kept = _measure(configuration, settings_on_command_line(context), runs, json, extras, shown)
         _beside(record, kept, trace, tensorboard)
+        if log_to is not None:
+            from paceline.report.trackers import send
+
+            send(record, log_to)
     check_target(configuration, record)
 
 
@@ -196,7 +208,7 @@ def _nothing_of_the_script(context: typer.Context, words: Sequence[str]) -> None
 
 
 _OF_RECORDS = (
-    *("json", "trace", "tensorboard", "runs"),
+    *("json", "trace", "tensorboard", "runs", "log_to"),
     *("baseline", "experiment", "peak_flops", "log_format"),
 )
 

@@ -23,13 +23,14 @@ from paceline.measure.record.figures import (
     Clock,
     Flops,
     Incident,
+    Metric,
     NetworkPart,
     Resources,
     Series,
     StalenessPart,
     TotalRate,
 )
-from paceline.measure.record.rank_report import Coding, Grade, RankReport, Staleness
+from paceline.measure.record.rank_report import Coding, Grade, MetricRows, RankReport, Staleness
 from paceline.measure.record.record import Record
 from paceline.measure.same_result import has_same_result
 from paceline.measure.stats.intervals import autocorrelation, block_interval, leaning, standard_error, summary
@@ -131,6 +132,7 @@ def make_record(
         staleness=_staleness([rank.staleness for rank in ranks]),
         loss=[fmean(values) for values in zip(*(rank.losses for rank in ranks), strict=True)],
         accuracy=[_figures(grade) for grade in first.accuracy],
+        metrics=metrics_of([rank.metrics for rank in ranks]),
         incidents=_skips(first),
         # Reports of scripts have no meetings.
         clock=align([rank.meetings for rank in ranks]) if first.meetings else Clock(),
@@ -139,6 +141,18 @@ def make_record(
 
 def _figures(grade: Grade) -> Accuracy:
     return {"epoch": grade["epoch"], "value": grade["value"], "loss": grade["loss"], "samples": grade["samples"]}
+
+
+def metrics_of(ranks: Sequence[MetricRows]) -> dict[str, Metric]:
+    """Return the logged figures, each the mean over the ranks that logged it after the same number of updates."""
+    names = dict.fromkeys(name for rows in ranks for name in rows)
+    return {name: _metric([dict(rows[name]) for rows in ranks if name in rows]) for name in names}
+
+
+def _metric(ranks: Sequence[Mapping[int, float]]) -> Metric:
+    steps = sorted({step for rows in ranks for step in rows})
+    values = [fmean(rows[step] for rows in ranks if step in rows) for step in steps]
+    return {"steps": steps, "values": values, "ranks": len(ranks)}
 
 
 MACHINE = ("processor", "cores", "memory", "python", "packages")  # parts of an environment that change a rate

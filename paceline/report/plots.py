@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isfinite
@@ -197,6 +198,32 @@ def curves(standings: Sequence[Standing], values: Sequence[Sequence[float]], wha
         says="; ".join(f"{s.label} from {series[0]:.3g} to {series[-1]:.3g}" for s, series in pairs) + ".",
         chart=Lines(axis, what, tuple(line for line in lines if line.points), whole_x=True),
         table=tables.curve([s for s, _ in pairs], [series for _, series in pairs], what),
+    )
+
+
+def logged(standings: Sequence[Standing], name: str, workers: int) -> Figure | None:
+    """One line per contender for a figure that a script logged, from its last start, over the number of updates."""
+    pairs = [(s, s.last.metrics[name]) for s in standings if len(s.last.metrics.get(name, {}).get("values", ())) > 1]
+    if not pairs:
+        return None
+    colors = _series([s for s, _ in pairs])
+    lines = [
+        Line(
+            s.label,
+            colors[s.label],
+            tuple((float(one["steps"][at]), one["values"][at]) for at in _thinned(len(one["values"]))),
+            dash=dash(k),
+        )
+        for k, (s, one) in enumerate(pairs)
+    ]
+    values = [one["values"] for _, one in pairs]
+    return Figure(
+        name=f"logged-{re.sub(r'[^a-zA-Z0-9_]+', '-', name)}-{workers}",
+        title=f"{name}, logged by the script",
+        says="; ".join(f"{s.label} from {v[0]:.3g} to {v[-1]:.3g}" for (s, _), v in zip(pairs, values, strict=True))
+        + ".",
+        chart=Lines("update", name, tuple(lines), whole_x=True),
+        table=tables.curve([s for s, _ in pairs], values, name),
     )
 
 

@@ -1,4 +1,4 @@
-"""Scalars for TensorBoard: loss per backward, rate per repeat, parts of the step."""
+"""Scalars for TensorBoard: loss per backward, figures that a script logged, rate per repeat, parts of the step."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ def check() -> None:
 
 def scalars(record: Record) -> Iterator[Scalar]:
     yield from (("loss", step, value) for step, value in enumerate(record.loss))
+    for name, metric in record.metrics.items():
+        steps = zip(metric["steps"], metric["values"], strict=True)
+        yield from ((f"logged/{name}", step, value) for step, value in steps)
     yield from ((f"rate/{record.unit} per second", step, value) for step, value in enumerate(inside(record)))
     yield from ((f"step/{part} ms", 0, 1e3 * seconds) for part, seconds in record.breakdown.items())
 

@@ -27,6 +27,7 @@ from paceline.files.snapshot import Snapshot
 from paceline.strategy.rules._withheld import Withholding
 from paceline.train.checks import check_known, trainable
 from paceline.train.faults import fault
+from paceline.train.metrics import MetricLog
 from paceline.train.pace import StepTimes
 from paceline.train.saving import load_alone, save_alone
 from paceline.train.shards import ShardExchange, ShardSum
@@ -83,7 +84,7 @@ class ElasticPace:
         self.model, self.optimizer, self.shards, self.deterministic = model, optimizer, shards, deterministic
         self._presence, self._clip, self._seed, self._clock = presence, clip_norm, seed, clock
         self.loss_scale, self.times, self.on_step = None, StepTimes(), None
-        self.closed, self.pending = False, False
+        self.closed, self.pending, self.metrics = False, False, MetricLog()
         self._named = trainable(model)
         check_known(model, optimizer)
         if deterministic:
@@ -114,6 +115,10 @@ class ElasticPace:
     @property
     def steps(self) -> int:
         return int(self._presence.committed)
+
+    def log(self, *, step: int | None = None, **values: Any) -> None:
+        """Keep figures like `Pace.log`. An elastic job leaves no record yet, so only this process has them."""
+        self.metrics.log(self.steps if step is None else step, values)
 
     @property
     def trained(self) -> list[nn.Parameter]:

@@ -25,6 +25,7 @@ from paceline.train.bound import Bound
 from paceline.train.checks import check_closure, evaluates_once
 from paceline.train.evaluate import averaged_statistics
 from paceline.train.holding import Holding
+from paceline.train.metrics import LogsMetrics
 from paceline.train.overflow import overflowed, take_part
 from paceline.train.passes import Passes
 from paceline.train.saving import check_own, check_vectors, load, save
@@ -36,7 +37,7 @@ from paceline.workload.profile import StepProfile
 from paceline.workload.recipe import make_optimizer
 
 
-class Pace(Bound):
+class Pace(LogsMetrics, Bound):
     """A model and an optimizer, trained together with the other ranks.
 
     accumulate         backward calls per update; call step() after each, every k-th call updates

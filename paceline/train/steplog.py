@@ -75,7 +75,8 @@ class StepLog:
             pss_peak=pss(),
             rss_peak=peak_rss(),
             plan={"chunks": sum(len(engine.chunks) for engine in engines)} if engines else {},
-            notes=[pace.note] if pace.note else [],
+            notes=[*([pace.note] if pace.note else []), *pace.metrics.notes],
+            metrics=pace.metrics.rows,
             skipped=pace.loss_scale.skipped if pace.loss_scale else 0,
         )
 

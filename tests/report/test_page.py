@@ -8,6 +8,7 @@ import pytest
 
 from paceline.measure.record.store import Skipped
 from paceline.race.results.fields import fields_of
+from paceline.report import plots
 from paceline.report.page import write_report
 from paceline.report.page.sections import draw_field
 from paceline.report.palette import DARK, LIGHT, painted
@@ -276,3 +277,12 @@ def test_every_chart_is_well_formed_and_has_only_colors_of_the_palette():
         assert set(re.findall(r"var\(--(\w+)\)", drawn)) <= LIGHT.keys()
         assert not re.search(r"#[0-9a-f]{3}", drawn)
         assert "var(" not in to_svg(shown)
+
+
+def test_figures_that_a_script_logged_are_drawn_under_a_harmless_file_name():
+    logged = {"../loss": {"steps": [1, 5, 9], "values": [2.0, 1.5, 1.0], "ranks": 2}}
+    [field] = fields_of([record(start=start).model_copy(update={"metrics": logged}) for start in (1, 2)])
+    drawn = plots.logged(field.at(2), "../loss", 2)
+    assert drawn.name == "logged--loss-2"
+    assert drawn.says == "allreduce from 2 to 1."
+    assert plots.logged(field.at(2), "accuracy", 2) is None

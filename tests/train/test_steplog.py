@@ -95,3 +95,23 @@ def test_batches_of_several_sizes_count_with_their_mean():
         log.note()
     assert log.batches == [(1, 8), (1, 24), (1, 8), (6, 200)]
     assert log.batch == 13
+
+
+def test_logged_figures_are_in_the_file_that_a_race_reads(in_a_race):
+    path = in_a_race(strategy="wfbp")
+    model = nn.Linear(4, 1)
+    with paceline.join() as worker:
+        pace = paceline.wrap(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        for x, y in worker.batches(DATA, batch_size=16):
+            loss = (model(x) - y).square().mean()
+            loss.backward()
+            pace.step()
+            pace.log(loss=loss, late=float("nan"))
+        paceline.log(accuracy=0.5)
+        paceline.log(accuracy=0.75)
+        with pytest.raises(WrongCommand, match="it is not one number"):
+            pace.log(loss=torch.zeros(2))
+    found = json.loads(path.read_text())
+    assert [step for step, _ in found["metrics"]["loss"]] == [1, 2, 3, 4]
+    assert found["metrics"]["accuracy"] == [[4, 0.75]]  # the last value after the same update
+    assert found["notes"] == ["4 logged values not kept: not finite, or too many"]

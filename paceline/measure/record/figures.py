@@ -59,6 +59,14 @@ class Series(Part, total=False):
     autocorrelation: float | None
 
 
+class Metric(Part):
+    """A figure that a script logged: the number of updates at each value, and the mean over ranks that logged it."""
+
+    steps: list[Annotated[int, Field(ge=0)]]
+    values: list[Number]
+    ranks: Annotated[int, Field(ge=1)]
+
+
 class Communication(Part, total=False):
     """Seconds of communication per step; None if a reference waits inside backward."""
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TypedDict
+from typing import TypeAlias, TypedDict
 
 from paceline.cluster.environment import Environment
 from paceline.measure.record.events import EventRow
 from paceline.measure.record.figures import InputPart, Json, NetworkPart, PlanPart
+
+MetricRows: TypeAlias = dict[str, list[tuple[int, float]]]  # what a script logged: updates so far, and the value
 
 
 class Coding(TypedDict, total=False):
@@ -108,6 +110,7 @@ class RankReport:
     input: InputPart = field(default_factory=InputPart)  # requests to an object store, if samples come from one
     queued_seconds_per_step: float | None = None  # seconds in which threads were ready to run, but no core was free
     buckets: list[int] = field(default_factory=list)  # bytes of each bucket that DDP all-reduces in a step
+    metrics: MetricRows = field(default_factory=dict)
     # Seconds after each turn for finishing exchanges that cross the step.
     drains: list[float] = field(default_factory=list)
 

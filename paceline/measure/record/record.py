@@ -29,6 +29,7 @@ from paceline.measure.record.figures import (
     Incident,
     InputPart,
     Json,
+    Metric,
     NetworkPart,
     Number,
     PlanPart,
@@ -102,6 +103,7 @@ class Record(BaseModel):  # type: ignore[explicit-any]  # BaseModel has it, the 
     staleness: StalenessPart = Field(default_factory=StalenessPart)
     loss: list[float] = []
     accuracy: list[Accuracy] = []
+    metrics: dict[str, Metric] = {}
     incidents: list[Incident] = []
     logs: list[str] = []
     clock: Clock = Field(default_factory=Clock)

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 from typing import Any
 
@@ -30,6 +31,7 @@ from paceline.run.reference import COMPARED
 
 RanksOfRecord = Mapping[str, Sequence[Events]]
 _MOST = 12  # unsteady runs that are named
+_LOGGED = 8  # figures of a script that are drawn
 _COMMANDS = 8  # commands that are visible at first
 
 
@@ -66,7 +68,11 @@ def draw_field(field: Field, events: RanksOfRecord) -> Drawn:
         steps=_each(worlds, lambda n: spread.steps(field.at(n), n)),
         traffic=_each(worlds, lambda n: plots.traffic(field.at(n), n)),
         memory=_each(worlds, lambda n: spread.memory(field.at(n), n)),
-        curves=[*_each(worlds, lambda n: _loss(field, n)), *_each(worlds, lambda n: _accuracy(field, n))],
+        curves=[
+            *_each(worlds, lambda n: _loss(field, n)),
+            *_each(worlds, lambda n: _accuracy(field, n)),
+            *(shown for name in _logged(field) for shown in _each(worlds, partial(_metric, field, name))),
+        ],
         timeline=timeline([(s, _step_of(s, events)) for s in field.at(worlds[-1])], worlds[-1]),
     )
 
@@ -93,6 +99,16 @@ def _loss(field: Field, workers: int) -> Figure | None:
 def _accuracy(field: Field, workers: int) -> Figure | None:
     standings = field.at(workers)
     return plots.curves(standings, [accuracy_of(s.last) for s in standings], "accuracy", workers)
+
+
+def _logged(field: Field) -> list[str]:
+    """Names of figures that scripts logged, as many as a page has room for."""
+    names = dict.fromkeys(name for standing in field.standings for name in standing.last.metrics)
+    return list(names)[:_LOGGED]
+
+
+def _metric(field: Field, name: str, workers: int) -> Figure | None:
+    return plots.logged(field.at(workers), name, workers)
 
 
 def _step_of(standing: Standing, events: RanksOfRecord) -> list[Span]:

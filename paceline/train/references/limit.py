@@ -15,13 +15,14 @@ from paceline.engine.device import Device
 from paceline.engine.engine import Engine
 from paceline.train.checks import check_closure
 from paceline.train.evaluate import averaged_statistics
+from paceline.train.metrics import LogsMetrics
 from paceline.train.scaling import LossScale
 from paceline.train.takeover import Takeover
 from paceline.train.times import StepTimes, note_step
 from paceline.types import Noted
 
 
-class Limit:
+class Limit(LogsMetrics):
     """Makes steps like Pace, but every rank keeps its own gradients."""
 
     replicas_differ = True
