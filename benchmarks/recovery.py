@@ -196,7 +196,7 @@ def wait_next(job: Job, at: float, before: tuple[int, int], *, by_step: bool) ->
     raise SystemExit("no commit after a kill")
 
 
-def kills(job: Job, points: list[str], seed: int, *, by_step: bool) -> list[dict[str, Any]]:
+def kills(job: Job, points: list[str], seed: int, *, by_step: bool, most: float) -> list[dict[str, Any]]:
     """Kill a worker for every point of the list, "" being any moment; a kill on a busy machine is repeated once."""
     dice, rows, after, left = random.Random(seed), [], 0.0, list(points)
     while left:
@@ -215,7 +215,7 @@ def kills(job: Job, points: list[str], seed: int, *, by_step: bool) -> list[dict
         survivors = set(pids) - {victim}
         rows.append({"point": point or "any", "seconds": round(then - at, 4), "others": round(busy, 3),
                      "survivors": by_step or survivors <= by, "rank": pids.index(victim)})  # fmt: skip
-        if busy > BUSY and len(points) > len(rows) - len(points):
+        if busy > most and len(points) > len(rows) - len(points):
             left.append(point)
         after = then
     return rows
@@ -250,7 +250,7 @@ def ledger(lines: list[tuple[float, int, int, int, int, int]]) -> dict[str, bool
     return {"every step once": once, "same bits": all(len(values) == 1 for values in bits.values())}
 
 
-def measure(way: str, points: list[str], seed: int) -> dict[str, Any]:
+def measure(way: str, points: list[str], seed: int, most: float) -> dict[str, Any]:
     folder = Path(tempfile.mkdtemp(prefix="paceline-recovery-"))
     script = [str(Path(__file__).resolve())]
     if way == "torchrun":
@@ -261,7 +261,7 @@ def measure(way: str, points: list[str], seed: int) -> dict[str, Any]:
         command += ["--restart", "always", "--", sys.executable, *script, "as-member", str(folder), way]
     job = Job(command, folder)
     try:
-        rows = kills(job, points, seed, by_step=way == "torchrun")
+        rows = kills(job, points, seed, by_step=way == "torchrun", most=most)
         lines = job.lines()
     finally:
         job.close()
@@ -272,8 +272,8 @@ def measure(way: str, points: list[str], seed: int) -> dict[str, Any]:
     return found
 
 
-def row_of(found: dict[str, Any], point: str) -> list[str]:
-    chosen = [kill for kill in found["kills"] if point in ("all", kill["point"]) and kill["others"] <= BUSY]
+def row_of(found: dict[str, Any], point: str, most: float) -> list[str]:
+    chosen = [kill for kill in found["kills"] if point in ("all", kill["point"]) and kill["others"] <= most]
     seconds = [kill["seconds"] for kill in chosen]
     cells = [f"{percentile(seconds, share):.3f}" for share in (0.5, 0.95, 1.0)] if seconds else ["", "", ""]
     return [found["way"], point, str(len(seconds)), *cells]
@@ -285,6 +285,9 @@ def main() -> None:
     parser.add_argument("--deterministic", action="store_true")
     parser.add_argument("--torchrun", type=int, default=0, metavar="KILLS")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--others", type=float, default=BUSY, help="share of the machine above which a kill is repeated"
+    )
     parser.add_argument("--json", type=Path)
     chosen = parser.parse_args()
     places = ["", *POINTS]
@@ -292,12 +295,12 @@ def main() -> None:
     results = []
     if points:
         way = "elastic(deterministic=true)" if chosen.deterministic else "elastic"
-        results.append(measure(way, points, chosen.seed))
+        results.append(measure(way, points, chosen.seed, chosen.others))
     if chosen.torchrun:
-        results.append(measure("torchrun", [""] * chosen.torchrun, chosen.seed))
+        results.append(measure("torchrun", [""] * chosen.torchrun, chosen.seed, chosen.others))
     if chosen.json:
         chosen.json.write_text(json.dumps(results, indent=1) + "\n")
-    rows = [row_of(found, point) for found in results for point in ("all", "any", *POINTS)
+    rows = [row_of(found, point, chosen.others) for found in results for point in ("all", "any", *POINTS)
             if any(point in ("all", kill["point"]) for kill in found["kills"])]  # fmt: skip
     show(("under", "killed at", "kills", "p50", "p95", "max"), rows)
     for found in results:

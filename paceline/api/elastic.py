@@ -134,14 +134,15 @@ class ElasticWorker(Worker):
         pace: Any = self._paces[-1] if self._paces else None
         if pace is None:
             raise WrongCommand("batches() before wrap()", remedy="pace = paceline.wrap(model, optimizer) first")
-        return self._shards(pace, order, dataset, collate, epochs)
+        return self.deal(pace, order, lambda ids: collate([dataset[index] for index in ids]), epochs * order.steps)
 
-    def _shards(self, pace: ElasticPace, order: Permuted, dataset: Any, collate: Any, epochs: int) -> Iterator[Any]:
+    def deal(self, pace: ElasticPace, order: Any, fetch: Callable[[list[int]], Any], goal: int) -> Iterator[Any]:
+        """Yield this member's shards until `goal` steps are committed. `fetch` returns the batch of some sample ids."""
         pace.enter()
-        while pace.steps < epochs * order.steps:
+        while pace.steps < goal:
             shard = pace.shard
             epoch, step = divmod(pace.steps, order.steps)
-            if pace.steps >= epochs * order.steps:
+            if pace.steps >= goal:
                 break
             ids = order.ids(epoch, step, shard, pace.shards)
             total = min(order.global_batch, order.samples - step * order.global_batch)
@@ -150,7 +151,7 @@ class ElasticWorker(Worker):
             chosen = ids.tolist() or order.ids(epoch, step)[:1].tolist()
             pace.sow(shard)
             self.dealt = (self.dealt[0] + 1, self.dealt[1] + len(ids))
-            batch = self.device.place(collate([dataset[index] for index in chosen]))
+            batch = self.device.place(fetch(chosen))
             pace.laps.lap("data")
             yield batch
         self._finished = True

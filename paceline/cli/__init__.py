@@ -56,6 +56,7 @@ def _paceline(
 def _register() -> None:
     from paceline.cli import (  # noqa: F401
         advise,
+        chaos,
         compare,
         data,
         doctor,

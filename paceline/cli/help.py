@@ -71,7 +71,15 @@ EXAMPLES = {  # verbs in the order of use
         "join 127.0.0.1:4711 --token-file FILE -- python my_train.py",
         "join 127.0.0.1:4711 -- python my_train.py",
     ),
-    "watch": ("watch 127.0.0.1:4711 --token-file FILE", "watch 127.0.0.1:4711 --once --json state.json"),
+    "chaos": (
+        "chaos --minutes 1 -- python my_train.py",
+        "chaos -np 4 --seed 7 --kinds kill,join --compare -- python my_train.py",
+    ),
+    "watch": (
+        "watch 127.0.0.1:4711 --token-file FILE",
+        "watch 127.0.0.1:4711 --once --json state.json",
+        "watch 127.0.0.1:4711 --serve 8000",
+    ),
     "data": ("data pack 'idx(FOLDER)' DIR --shards 16", "data verify DIR"),
     "doctor": ("doctor", "doctor --json doctor.json"),
     "lab": ("lab --hosts 4 --bandwidth 200mbit", "lab --hosts 2 -- python my_train.py"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +19,7 @@ from paceline.cli.words import settings_of
 from paceline.errors import UnknownName, WorkloadError, WrongCommand
 from paceline.measure.record.record import Record, check_writable, read, write
 from paceline.run.run import TO_LAUNCHER, TO_SCRIPTS, Run, flags_of
+from paceline.strategy import memberships
 
 
 def _output(flag: str, help: str) -> Any:
@@ -71,7 +73,11 @@ def run(
         raise UnknownName("log format", log_format, LOG_FORMATS)
     hand_over(configuration.launcher, configuration.workers)
     if context.obj:
-        _launch(configuration, context, words or ())
+        _launch(configuration, context, words or (), runs, json)
+        return
+    if configuration.membership and memberships.MENU.make(configuration.membership).elastic:
+        _refuse_measured(context)
+        _train_elastic(configuration, runs, json)
         return
     for flag, path in {"--json": json, "--trace": trace}.items():
         if path is not None:
@@ -173,23 +179,94 @@ def _measure(
     return record, path
 
 
-def _launch(run: Run, context: typer.Context, words: Sequence[str]) -> None:
+def _launch(run: Run, context: typer.Context, words: Sequence[str], runs: Path, json: Path | None) -> None:
     """Start the script with the settings on the command line; everything else is up to the script."""
     from paceline.cluster.machine import machine
     from paceline.race.script import launch
     from paceline.run.compose.compose import OWN, compose
 
-    _nothing_of_the_script(context, words)
     composed = compose(run, machine(), unknown=OWN)
+    elastic = composed.axes is not None and composed.axes.membership.elastic
+    _nothing_of_the_script(context, words, kept=("runs", "json") if elastic else ())
     chosen = [*settings_on_command_line(context), *settings_of(words, note=lambda _: None)]
     choices = {name: getattr(run, name) for name in chosen if name in TO_SCRIPTS}
-    members = composed.axes.membership if composed.axes is not None and composed.axes.membership.elastic else None
-    launch(context.obj, run=run, servers=composed.servers, choices=choices, elastic=members)
+    members = composed.axes.membership if composed.axes is not None and elastic else None
+    if elastic:
+        _check_places(runs, json)
+    record = launch(context.obj, run=run, servers=composed.servers, choices=choices, elastic=members)
+    if record is not None:
+        _keep_elastic(record, runs, json)
 
 
-def _nothing_of_the_script(context: typer.Context, words: Sequence[str]) -> None:
-    """Refuse flags that would not reach the script, and flags about a record, as a script leaves none."""
-    flags = [name for name in flags_on_command_line(context) if name != "words"]
+def _refuse_measured(context: typer.Context) -> None:
+    """Refuse flags about measured steps, which a job whose members change does not have."""
+    odd = [name for name in flags_on_command_line(context) if name in _OF_RECORDS and name not in ("runs", "json")]
+    if odd:
+        raise WrongCommand(f"{flags_of(odd)} with membership elastic", why="its members change", remedy="leave it out")
+
+
+def _train_elastic(run: Run, runs: Path, json: Path | None) -> None:
+    """Train a model of the list in an elastic job."""
+    from paceline.race.script import launch
+    from paceline.run.compose.compose import check
+    from paceline.run.own_model import check_own_models
+
+    composed = check(run)
+    for note in composed.notes:
+        print(f"note: {note}", flush=True)
+    _check_elastic(run)
+    check_own_models([run])
+    _check_places(runs, json)
+    members = composed.axes.membership if composed.axes is not None else None
+    argv = [sys.executable, "-m", "paceline.api.elastic_run"]
+    record = launch(argv, run=run, choices={"membership": run.membership}, elastic=members, trained=run)
+    if record is not None:
+        for line in details(record):
+            print(line)
+        _keep_elastic(record, runs, json)
+
+
+def _check_elastic(run: Run) -> None:
+    """Refuse settings that an elastic run would ignore."""
+    odd = {
+        "--precision": run.precision != "fp32",
+        "--compile": run.compile,
+        "--target": run.target is not None,
+        "--memory-format": run.memory_format == "channels_last",
+    }
+    if wrong := [flag for flag, is_set in odd.items() if is_set]:
+        raise WrongCommand(
+            f"{', '.join(wrong)} with membership elastic",
+            why="members train in fp32, shard by shard, and do not evaluate",
+            remedy="leave it out, or a script of your own",
+        )
+
+
+def _check_places(runs: Path, json: Path | None) -> None:
+    """Refuse, before the job starts, places where its record could not be written."""
+    from paceline.race.keep import check_runs
+
+    check_runs(runs)
+    if json is not None:
+        check_writable(json)
+
+
+def _keep_elastic(record: Record, runs: Path, json: Path | None) -> None:
+    """Write the record of an elastic job, and say where."""
+    from paceline.measure.record.record import make_folder
+    from paceline.race.keep import save
+
+    make_folder(runs)
+    path = runs / f"{record.id}.json"
+    save(record, [], path)
+    if json is not None:
+        save(record, [], json)
+    print(f"record: {json or path}")
+
+
+def _nothing_of_the_script(context: typer.Context, words: Sequence[str], kept: Sequence[str] = ()) -> None:
+    """Refuse flags that would not reach the script, and flags about a record, except those in `kept`."""
+    flags = [name for name in flags_on_command_line(context) if name not in ("words", *kept)]
     results = [name for name in flags if name in _OF_RECORDS]
     if results:
         raise WrongCommand(

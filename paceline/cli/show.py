@@ -12,6 +12,7 @@ import typer
 
 from paceline.cli import app
 from paceline.cli import options as o
+from paceline.elastic.recoveries import line_of
 from paceline.measure.record.record import Record, check_writable, write
 from paceline.measure.stats.intervals import Interval, step_line
 
@@ -137,7 +138,8 @@ def _details(record: Record) -> Iterator[str]:
     for note in record.notes:
         yield f"note    {note}"
     for incident in record.incidents:
-        yield f"note    {incident['what']}: {incident['count']}"
+        words = line_of(dict(incident)) if record.elastic else f"{incident['what']}: {incident['count']}"
+        yield f"note    {words}"
 
 
 def _more(record: Record) -> Iterator[str]:

@@ -9,6 +9,7 @@ from paceline.elastic.frames import ABSENT, FINISHED, make_token
 from paceline.errors import WrongCommand
 
 CHOICES = "choices.json"  # in that folder: the options of the command line, for workers that join later
+RUN = "run.json"  # in that folder: the run, if the job trains a model and no script
 MARK = "paceline-job"  # in that folder: shows that paceline created the folder and may write to it
 FOLDER = "PACELINE_ELASTIC"  # the folder with address and token of the coordinator
 

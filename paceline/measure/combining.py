@@ -22,12 +22,12 @@ from paceline.measure.record.figures import (
     Bytes,
     Clock,
     Flops,
-    Incident,
     Metric,
     NetworkPart,
     Resources,
     Series,
     StalenessPart,
+    TimedIncident,
     TotalRate,
 )
 from paceline.measure.record.rank_report import Coding, Grade, MetricRows, RankReport, Staleness
@@ -47,7 +47,8 @@ def new_id() -> str:
     return f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}"
 
 
-def _now() -> str:
+def now_text() -> str:
+    """Return the time in UTC, as records state it."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
@@ -56,7 +57,7 @@ def failed_record(run: Run, why: str, *, text: str | None = None) -> Record:
     return Record(
         id=new_id(),
         text=text or run.text,
-        time=_now(),
+        time=now_text(),
         run=run,
         same_result=has_same_result(run),
         environment=capture(),
@@ -98,7 +99,7 @@ def make_record(
         kind=COMPUTE.make(run.compute).kind,
         id=new_id(),
         text=run.text,
-        time=_now(),
+        time=now_text(),
         run=run,
         same_result=has_same_result(run),
         environment=first.environment,
@@ -299,7 +300,7 @@ def _coding(ranks: Sequence[RankReport]) -> list[Coding]:
     return [rank.coding for rank in ranks] if ranks[0].coding else []
 
 
-def _skips(first: RankReport) -> list[Incident]:
+def _skips(first: RankReport) -> list[TimedIncident]:
     count = first.skipped
     return [{"what": "steps skipped because the scaled gradient overflowed", "count": count}] if count else []
 

@@ -20,10 +20,11 @@ from paceline.cluster.job_folder import job_folder
 from paceline.cluster.launchers.local import Local
 from paceline.cluster.restarts import DEFAULT, Restarts
 from paceline.elastic.frames import ABSENT
-from paceline.elastic.launch import CHOICES, FOLDER, coordinator_command, kept_folder
+from paceline.elastic.launch import CHOICES, FOLDER, RUN, coordinator_command, kept_folder
 from paceline.errors import Refused, WrongCommand
 from paceline.measure.busy import Usage
 from paceline.measure.combining import UPDATES, make_record
+from paceline.measure.elastic_record import elastic_record
 from paceline.measure.measure import OnLine
 from paceline.measure.meter import PARTS
 from paceline.measure.periods import period_of
@@ -56,13 +57,30 @@ def launch(
     servers: int = 0,
     on_line: OnLine | None = None,
     elastic: Any = None,
-) -> None:
+    trained: Run | None = None,
+) -> Record | None:
     """Start the script on every worker, and pass the settings of the command line on to `join` and `wrap`.
 
-    `elastic` is the membership of an elastic job, which gets a coordinator.
+    `elastic` is the membership of an elastic job, which gets a coordinator; the record of such a job is returned.
+    `trained` is the run that the script reads from the folder of the job, if the script is paceline's own.
     """
     with job_folder() as folder:
-        _start(argv, folder, run, choices=choices, servers=servers, on_line=on_line, elastic=elastic)
+        _start(argv, folder, run, choices=choices, servers=servers, on_line=on_line, elastic=elastic, trained=trained)
+        journal = _elastic_folder(run, folder) / "journal.db"
+        shown, text = (run_of(argv, run), _launched(argv, run)) if trained is None else (run, run.text)
+        return elastic_record(shown, journal, text=text) if journal.exists() else None
+
+
+def _elastic_folder(run: Run, folder: Path) -> Path:
+    return Path(run.job).absolute() if run.job else folder / "elastic"
+
+
+def _launched(argv: Sequence[str], run: Run) -> str:
+    """Return the command that starts a script with the settings of a run."""
+    words = ["paceline", "run", "-np", str(run.workers)]
+    for name, value in _settings_of(run, [name for name in TAKEN if name != "workers"]).items():
+        words += [flag_of(name), str(value)]
+    return shlex.join([*words, "--", *argv])
 
 
 def _start(
@@ -75,6 +93,7 @@ def _start(
     on_line: OnLine | None,
     measured: bool = False,
     elastic: Any = None,
+    trained: Run | None = None,
 ) -> Path:
     """Run the script to its end; return the folder with the files that its ranks left."""
     if shutil.which(argv[0]) is None:
@@ -85,9 +104,11 @@ def _start(
     if run.threads:
         environ["OMP_NUM_THREADS"] = str(run.threads)
     if elastic is not None:
-        kept = kept_folder(Path(run.job).absolute() if run.job else folder / "elastic")
+        kept = kept_folder(_elastic_folder(run, folder))
         environ[FOLDER] = str(kept)
         (kept / CHOICES).write_text(environ["PACELINE_CHOICES"])
+        if trained is not None:
+            (kept / RUN).write_text(trained.model_dump_json())
     with places_of(run) as places:
         launcher = launcher_of(run)
         launcher.check(places.seats)

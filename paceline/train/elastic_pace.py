@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +28,7 @@ from paceline.files.snapshot import Snapshot
 from paceline.strategy.rules._withheld import Withholding
 from paceline.train.checks import check_known, trainable
 from paceline.train.faults import fault
+from paceline.train.ledger import ledger_of
 from paceline.train.metrics import MetricLog
 from paceline.train.pace import StepTimes
 from paceline.train.saving import load_alone, save_alone
@@ -104,6 +106,7 @@ class ElasticPace:
         self._sum: ShardSum | None = None
         self._taken = 0
         self.laps = Laps(clock)
+        self._ledger = ledger_of(os.environ, presence.member, model, optimizer)
         self._forget()
 
     # entering -----------------------------------------------------------------------------------
@@ -217,6 +220,8 @@ class ElasticPace:
         self._sum.add(self._collect(weight))
         self._taken, self.weight = self._taken + 1, None
         self._presence.taken = self._taken
+        if self._ledger is not None:
+            self._ledger.shard(self.steps, self._generation, mine[self._taken - 1])
         self.laps.lap("pack")
         self.pending = self._taken < len(mine)
         if self.pending:
@@ -282,6 +287,8 @@ class ElasticPace:
                 fault("after the update")
             self.laps.lap("update")
             changes = self._presence.settle(verdict, self.laps.take() if commits else None)
+        if commits and self._ledger is not None:
+            self._ledger.commit(self.steps - 1, self._generation)
         if changes:
             self._presence.leave()
         self._forget()

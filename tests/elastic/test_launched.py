@@ -12,6 +12,7 @@ from contextlib import closing
 
 import pytest
 
+from paceline.cli import main
 from paceline.elastic.journal import Journal
 
 pytestmark = pytest.mark.multi
@@ -51,7 +52,7 @@ def command(tmp_path, *flags, workers=2, does):
 
 def launch(tmp_path, *flags, does):
     words = command(tmp_path, *flags, does=does)
-    done = subprocess.run(words, env=ENVIRON, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(words, env=ENVIRON, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -70,6 +71,31 @@ def test_a_job_begins_without_a_worker_that_died_and_is_not_started_again(tmp_pa
     assert "committed 2 with 1" in text
 
 
+def test_a_model_of_the_list_trains_in_an_elastic_job_and_leaves_a_record(tmp_path):
+    record = tmp_path / "record.json"
+    words = [*PACELINE, "run", "-np", "2", "--membership", "elastic", "--model", "mlp", "--batch-size", "8"]
+    words += ["--steps", "30", "--repeats", "10", "--runs", str(tmp_path / "runs"), "--json", str(record)]
+    done = subprocess.run(words, env=ENVIRON, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    kept = json.loads(record.read_text())
+    assert kept["elastic"]["generations"] == 1
+    assert kept["incidents"] == []
+    parts = kept["breakdown"]
+    assert abs(sum(parts.values()) - 2 * parts["step"]) < 0.02 * parts["step"]
+    wall = kept["step"]["median"]
+    assert 0.5 * wall < parts["step"] < 2 * wall  # members spend the time of a step on its parts
+
+
+@pytest.mark.parametrize(
+    "flag", [["--precision", "bf16"], ["--memory-format", "channels_last"], ["--trace", "trace.json"]]
+)
+def test_flags_that_an_elastic_run_would_ignore_are_refused(tmp_path, flag, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        main(["run", "--membership", "elastic", "--model", "mlp", *flag])
+    assert f"{flag[0]} with membership elastic" in capsys.readouterr().err
+
+
 def test_a_job_whose_scripts_never_train_ends(tmp_path):
     code, text = launch(tmp_path, does="leaves")
     assert code == 0, text
@@ -80,7 +106,7 @@ def test_a_worker_joins_a_running_job_leaves_it_and_watch_shows_both(tmp_path):
     out, state = tmp_path / "out", tmp_path / "state.json"
     with out.open("w") as stream:
         words = command(tmp_path, workers=1, does="waits")
-        job = subprocess.Popen(words, env=ENVIRON, stdout=stream, stderr=subprocess.STDOUT)
+        job = subprocess.Popen(words, env=ENVIRON, cwd=tmp_path, stdout=stream, stderr=subprocess.STDOUT)
     joiner = None
     try:
         line = r"paceline join (\S+) --token-file (\S+) -- python"
@@ -144,14 +170,14 @@ def test_after_a_kill_of_the_launcher_the_same_command_goes_on_from_the_checkpoi
     words = [*PACELINE, "run", "-np", "1", "--membership", "elastic", "--job", str(tmp_path / "job"), "--"]
     words += [sys.executable, str(path), str(tmp_path / "kept"), str(life)]
     with out.open("w") as stream:
-        job = subprocess.Popen(words, env=ENVIRON, stdout=stream, stderr=subprocess.STDOUT)
+        job = subprocess.Popen(words, env=ENVIRON, cwd=tmp_path, stdout=stream, stderr=subprocess.STDOUT)
     try:
         wait_for(life.exists)
         wait_for(lambda: watermark(tmp_path / "job" / "journal.db") == 4)
     finally:
         job.send_signal(signal.SIGKILL)
         job.wait()
-    done = subprocess.run(words, env=ENVIRON, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(words, env=ENVIRON, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "resumed at 2" in done.stdout
     assert "ended at 12" in done.stdout

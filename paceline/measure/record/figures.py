@@ -233,6 +233,31 @@ class Incident(Part):
     count: int
 
 
+class TimedIncident(Incident, total=False):
+    """An incident of an elastic job: when, who, how it was noticed, seconds of its phases, shards computed again."""
+
+    at: Number
+    member: str
+    rank: int
+    generation: int
+    how: str
+    seconds: Number
+    detect: Number
+    reconfigure: Number
+    commit: Number
+    shards: int
+
+
+class ElasticPart(Part, total=False):
+    """An elastic job: its groups, and (seconds, committed steps per second, members) over time."""
+
+    generations: int
+    members: int
+    rollbacks: int
+    steps: int
+    rate: list[list[Number]]
+
+
 class ComparedFigure(Part):
     what: str
     expected: Number

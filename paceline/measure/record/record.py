@@ -25,8 +25,8 @@ from paceline.measure.record.figures import (
     Clock,
     Communication,
     Efficiency,
+    ElasticPart,
     ExperimentPart,
-    Incident,
     InputPart,
     Json,
     Metric,
@@ -40,6 +40,7 @@ from paceline.measure.record.figures import (
     Series,
     StalenessPart,
     TaskColumns,
+    TimedIncident,
 )
 from paceline.run.run import Run
 
@@ -58,6 +59,7 @@ _NEEDED = {
 }
 _WHOLE = {"replicas": ("identical",), "efficiency": ("value", "low", "high", "baseline", "speedup")}
 _UNKNOWN_TO_A_FORECAST = {"resources"}
+_UNKNOWN_TO_A_COORDINATOR = {"resources", "bytes"}  # which makes the record of an elastic job
 
 
 class Record(BaseModel):  # type: ignore[explicit-any]  # BaseModel has it, the fields have not
@@ -104,7 +106,8 @@ class Record(BaseModel):  # type: ignore[explicit-any]  # BaseModel has it, the 
     loss: list[float] = []
     accuracy: list[Accuracy] = []
     metrics: dict[str, Metric] = {}
-    incidents: list[Incident] = []
+    incidents: list[TimedIncident] = []
+    elastic: ElasticPart = Field(default_factory=ElasticPart)
     logs: list[str] = []
     clock: Clock = Field(default_factory=Clock)
     events: str | None = None
@@ -129,9 +132,10 @@ class Record(BaseModel):  # type: ignore[explicit-any]  # BaseModel has it, the 
 
     @property
     def counts_bytes(self) -> bool:
-        """Whether its bytes were counted. Older records of DDP, without buckets, do not know them."""
+        """Whether its bytes were counted. Older records of DDP, without buckets, and elastic jobs do not know them."""
         reference = self.run.reference
-        return reference is None or not reference.counts_buckets or bool(self.bytes.get("buckets"))
+        known = reference is None or not reference.counts_buckets or bool(self.bytes.get("buckets"))
+        return known and not self.elastic
 
     def without_secrets(self) -> Record:
         """Return the record without tokens in addresses, passwords in commands and keys in lines of a log."""
@@ -153,6 +157,7 @@ def _lacking(record: Record) -> Iterator[str]:
     if record.workers < 1:
         yield "workers: at least 1 is needed"
     optional = _UNKNOWN_TO_A_FORECAST if record.kind == "forecast" else set[str]()
+    optional = _UNKNOWN_TO_A_COORDINATOR if record.elastic else optional
     for name, keys in (_NEEDED | _WHOLE).items():
         part: Mapping[str, object] = getattr(record, name)
         if part or (name in _NEEDED and name not in optional):

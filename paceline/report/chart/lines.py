@@ -28,6 +28,7 @@ class Line:
     dots: bool = False
     dash: str = ""
     says: tuple[str, ...] = ()
+    joined: bool = True  # by a line; else the points stand alone
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,7 @@ class _Frame:
 
 
 def _drawn(shown: Line, frame: _Frame) -> Iterator[str]:
-    if len(shown.points) > 1:
+    if len(shown.points) > 1 and shown.joined:
         yield stroke(path(map(frame, shown.points)), shown.color, dash=shown.dash, says=shown.name)
     for x, low, high in shown.intervals:
         yield line(frame.x(x), frame.y(low), frame.x(x), frame.y(high), shown.color, width=1.6)

@@ -23,6 +23,7 @@ from paceline.race.results.verdict import leaders, verdicts
 from paceline.race.results.wording import share
 from paceline.report import plots, spread, tables
 from paceline.report.drawing import LARGEST, draw
+from paceline.report.elastic import rate_over_time
 from paceline.report.page.html import figure, slug, table, tag, text
 from paceline.report.plots import Figure
 from paceline.report.timeline import timeline
@@ -256,6 +257,16 @@ def section(title: str, note: str, content: str) -> str:
     return tag("section", text("h2", title) + text("p", note, class_="note") + content, id=slug(title))
 
 
+def elastic_jobs(records: Sequence[Record]) -> Iterator[str]:
+    """The rate of each elastic job over time."""
+    shown = [(record, chart) for record in records if (chart := rate_over_time(record)) is not None]
+    if shown:
+        note = (
+            "Committed steps of jobs whose members may come and go. Every incident is marked; the table has its phases."
+        )
+        yield section("Elastic jobs", note, "".join(figure(chart, name_of(record)) for record, chart in shown))
+
+
 def runs(records: Sequence[Record]) -> str:
     shown = table(tables.runs(records))
     commands: dict[str, list[Record]] = {}
@@ -294,7 +305,10 @@ def notes(records: Sequence[Record], skipped: Sequence[Skipped], fields: Sequenc
     lines += [f"{skip.path} was left out: {skip.why}" for skip in skipped]
     lines += dict.fromkeys(note for record in records for note in record.notes)
     lines += [
-        f"{incident['what']}: {incident['count']} ({record.id})" for record in records for incident in record.incidents
+        f"{incident['what']}: {incident['count']} ({record.id})"
+        for record in records
+        for incident in record.incidents
+        if not record.elastic
     ]
     lines += dict.fromkeys(note for field in fields for judged in verdicts(field) for note in judged.notes)
     unsteady = [

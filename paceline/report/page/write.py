@@ -42,7 +42,7 @@ def write_report(
     the folder of the page. Without events there is no timeline.
     """
     seen = beside(records, path.parent) if events is None else events
-    drawn = [draw_field(field, seen) for field in fields_of(records)]
+    drawn = [draw_field(field, seen) for field in fields_of([record for record in records if not record.elastic])]
     write(path, page(drawn, records, title, skipped))
     if charts is not None:
         write_charts(drawn, charts)
@@ -60,6 +60,7 @@ def page(drawn: Sequence[Drawn], records: Sequence[Record], title: str, skipped:
     parts: list[str] = []
     for shown in drawn:
         parts += sections.body(shown, shown.field.title if several else "", has_verdict=shown is drawn[0])
+    parts += sections.elastic_jobs(records)
     parts += [sections.runs(records), *sections.notes(records, skipped, fields), sections.environments(records)]
     contents, body = with_contents(parts)
     main = tag("main", _bar() + sections.hero(fields, records, title) + contents + body + _foot())
