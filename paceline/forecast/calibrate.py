@@ -20,14 +20,12 @@ from typing import Any
 from paceline.errors import WrongCommand
 from paceline.files.read import read_text
 from paceline.forecast.machines import Machines, library
-from paceline.types import Slot
+from paceline.workload.by_flops import BACKWARD, listed_slots, of_flops
 from paceline.workload.layouts import flops_of, layout_of
-from paceline.workload.profile import StepProfile, Tensor
+from paceline.workload.profile import StepProfile
 from paceline.workload.profile import read as read_profile
 
-BACKWARD = 2  # a backward pass costs twice its forward pass
 LONGEST = 1e18  # microseconds in a trace
-SMALL = 0.02  # part of a pass that tensors without FLOPs of their own share: biases and normalization
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,7 @@ def of_device(model: str, machines: Machines, batch: int, precision: str) -> Cal
     assert machines.hardware is not None
     peaks = machines.hardware["flops"]
     peak = peaks.get(precision) or peaks["fp32"]
-    flops = sum(_flops(model)) * (1 + BACKWARD) * batch
+    flops = _flops(model) * (1 + BACKWARD) * batch
     part = library()["utilization"]
     source = (
         f"{flops / 1e9:,.0f} GFLOPs per step at {part:.0%} of the peak of {machines.device}, which is an assumption"
@@ -79,51 +77,10 @@ def of_device(model: str, machines: Machines, batch: int, precision: str) -> Cal
     return Calibration(of_flops(model, flops / (peak * part), batch), source, (source,))
 
 
-def of_flops(model: str, step: float, batch: int) -> StepProfile:
-    """Return a profile in which forward is a third of the step, and layers take time by their FLOPs.
-
-    Layers without FLOPs share a small rest.
-    """
-    slots, flops = _slots(model), _flops(model)
-    total, plain = sum(flops), sum(1 for part in flops if not part)
-    small = SMALL / plain if plain else 0.0
-    parts = [part / total * (1 - SMALL if plain else 1.0) if part else small for part in flops]
-    return _spread(model, slots, parts, step / (1 + BACKWARD), step * BACKWARD / (1 + BACKWARD), batch)
-
-
-def _spread(
-    model: str, slots: Sequence[Slot], parts: Sequence[float], forward: float, backward: float, batch: int
-) -> StepProfile:
-    """Return a profile whose passes are divided among layers by `parts`; the arena begins with the last layer."""
-    begins = [0.0, *accumulate(parts)][:-1]
-    ready = [backward * (1 - begin) for begin in begins]
-    order = range(len(slots) - 1, -1, -1)
-    return StepProfile(
-        model=model,
-        batch_size=batch,
-        layout=tuple(Tensor(name=slots[k].name, numel=slots[k].numel, shape=slots[k].shape) for k in order),
-        forward=tuple(forward * begins[k] for k in order),
-        forward_seconds=forward,
-        ready=tuple(ready[k] for k in order),
-        backward=backward,
-        step=forward + backward,
-    )
-
-
-def _slots(model: str) -> list[Slot]:
-    slots = layout_of(model)
-    if slots is None:
-        raise WrongCommand(
-            f"forecast of {model}",
-            why="its tensors are not known without building it",
-            remedy="--profile RECORD of a run of this model; paceline models lists those that are known",
-        )
-    return slots
-
-
-def _flops(model: str) -> list[int]:
-    _slots(model)
-    return flops_of(model) or [0]
+def _flops(model: str) -> int:
+    """Return the FLOPs of a forward pass of one sample."""
+    listed_slots(model)
+    return sum(flops_of(model) or [0])
 
 
 # files --------------------------------------------------------------------------------------------
@@ -246,7 +203,7 @@ def of_trace(path: Path, values: dict[str, Any], model: str) -> StepProfile:
     inside = [e for e in events if window is None or window["ts"] <= e["ts"] < window["ts"] + window.get("dur", 0)]
     sums = sorted(e["ts"] + e.get("dur", 0) for e in inside if e.get("name") == "torch::autograd::AccumulateGrad")
     nodes = [e["ts"] for e in inside if str(e.get("name", "")).startswith("autograd::engine::evaluate_function")]
-    slots = _slots(model)
+    slots = listed_slots(model)
     if not nodes or len(sums) < len(slots):
         raise WrongCommand(
             f"{path} cannot calibrate a forecast",

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.forecast.calibrate import of_flops
 from paceline.run.reference import LIMIT
 from paceline.run.run import Run
+from paceline.workload.by_flops import of_flops
 from paceline.workload.profile import StepProfile, Tensor
 
 LENGTH: dict[str, Any] = {"steps": 2, "repeats": 6, "warmup": 2}

@@ -214,7 +214,8 @@ class Run(BaseModel):
     compute: str = field(
         "real",
         WORK,
-        "real, or replay(FILE, scale=1), which sleeps for the layer times of a profile or record instead of computing.",
+        "real, or replay(FILE, scale=1), which sleeps for the layer times of a profile or record instead of computing; "
+        "replay(MODEL, step=SECONDS) divides a step time among the layers of a listed model.",
     )
 
     steps: int | None = field(None, LENGTH, "Updates in each repeat.", unset="10", least=1, most=STEPS, unit="step")

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from paceline.errors import WrongCommand
-from paceline.forecast.calibrate import calibrate, of_flops
+from paceline.forecast.calibrate import calibrate
 from paceline.forecast.machines import read_machines
+from paceline.workload.by_flops import of_flops
 from paceline.workload.layouts import layout_of
 from paceline.workload.profile import write
 

@@ -18,13 +18,14 @@ from math import log10
 from statistics import median
 from typing import Any
 
-from paceline.forecast.calibrate import Calibration, of_flops
+from paceline.forecast.calibrate import Calibration
 from paceline.forecast.certificate import kendall
 from paceline.forecast.fabric import Fabric, Line
 from paceline.forecast.fit import Values, fit
 from paceline.forecast.machines import entry
 from paceline.forecast.study import point_of
 from paceline.run.run import Run
+from paceline.workload.by_flops import of_flops
 from paceline.workload.profile import StepProfile
 
 PCIE = entry("device", "RTX2080Ti")["inside"]

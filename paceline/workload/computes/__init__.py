@@ -2,6 +2,7 @@
 
 --compute real
 --compute 'replay(profile.json, scale=2)'     twice the profiled times
+--compute 'replay(resnet50, step=0.3)'        a listed model, layers by FLOPs
 """
 
 from paceline.menu.menu import Menu

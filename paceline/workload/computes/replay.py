@@ -1,4 +1,8 @@
-"""Replayed compute: wait as long as a profile says. `--compute 'replay(profile.json, scale=2)'` doubles its times."""
+"""Replayed compute: wait as long as a profile says.
+
+replay(profile.json, scale=2)    a measured profile, with doubled times
+replay(resnet50, step=0.3)       a listed model whose step takes 0.3 s, divided among layers by their FLOPs
+"""
 
 from __future__ import annotations
 
@@ -10,25 +14,32 @@ from typing import ClassVar
 from paceline.errors import BadMember, WrongCommand
 from paceline.menu.menu import Member
 from paceline.types import Workload
+from paceline.workload.by_flops import of_flops
 from paceline.workload.profile import StepProfile, read
 
 
 @dataclass(frozen=True)
 class Replay(Member):
-    """Replay the profile in `file`, which may also be a record; `scale` multiplies its times."""
+    """Replay the profile in `file`, which may also be a record; `scale` multiplies its times.
+
+    With `step`, the seconds of one step, `file` is the name of a listed model instead.
+    """
 
     name: ClassVar[str] = "replay"
     kind: ClassVar[str] = "replayed"
 
     file: str
     scale: float = 1.0
+    step: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.scale < float("inf"):
             raise BadMember(f"replay(scale={self.scale:g})", why="scale multiplies times: 0 or more")
+        if not 0 <= self.step < float("inf"):
+            raise BadMember(f"replay(step={self.step:g})", why="step is the seconds of one step")
 
     def profile(self) -> StepProfile:
-        return read(Path(self.file))
+        return of_flops(self.file, self.step, batch=0) if self.step else read(Path(self.file))
 
     def workload(self, rank: int) -> Workload | None:
         """Return a model that waits as long as the profile says."""
