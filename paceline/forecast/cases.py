@@ -16,7 +16,7 @@ from paceline.workload.by_flops import of_flops
 from paceline.workload.profile import StepProfile, Tensor
 
 LENGTH: dict[str, Any] = {"steps": 2, "repeats": 6, "warmup": 2}
-SHORT: dict[str, Any] = {"steps": 2, "repeats": 2, "warmup": 1}
+SHORT: dict[str, Any] = {"steps": 2, "repeats": 4, "warmup": 1}
 PACE = {"mobilenet_v2": 0.6, "resnet18": 1.2}  # seconds of a replayed step
 BATCH = 16
 CALIBRATION = "calibration"
