@@ -4,7 +4,8 @@
     held-out runs      -> measured, and up to twice more if the interval is too wide
     forecast           -> of every held-out run, from the figures and the model's times alone
 
-Every run is kept as a record. A check that was stopped continues where it stopped.
+Every run is kept as a record. A check that was stopped continues where it stopped. The certificate is written
+after every row, so a check that was stopped leaves one with the rows that it had.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from paceline.forecast.fit import Values, fit
 from paceline.forecast.study import point_of
 from paceline.measure.measure import measure
 from paceline.measure.record.record import Record, make_folder, read, write
+from paceline.measure.stats.intervals import mean_interval
 from paceline.run.reference import is_bound
 from paceline.run.run import Run
 from paceline.workload.profile import StepProfile
@@ -37,6 +39,7 @@ AGAIN = 2  # further attempts for a run whose interval is too wide
 LAB_GUESS = {"goodput": 0.95, "latency": 3e-4, "call": 1e-3, "incast": 0.05, "host": 1e-9}
 REAL_GUESS = {"call": 1e-4, "bandwidth": 2e9}
 Tell = Callable[[str], None]
+Model = Callable[["Seen"], float]  # the forecast rate of a run
 
 
 @dataclass(frozen=True)
@@ -54,14 +57,12 @@ class Seen:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        total = self.record.rate["total"]
-        low, high = total["low"], total["high"]
-        return (self.rate if low is None else float(low)), (self.rate if high is None else float(high))
+        half = self.width * self.rate
+        return self.rate - half, self.rate + half
 
     @property
     def width(self) -> float:
-        low, high = self.bounds
-        return (high - low) / 2 / self.rate
+        return width_of(self.record)
 
 
 def check(runs: Path, *, quick: bool = False, tell: Tell = print) -> Certificate:
@@ -75,13 +76,15 @@ def check(runs: Path, *, quick: bool = False, tell: Tell = print) -> Certificate
     for kind, cases in parts:
         if kind == "lab":
             _write_profiles(folder, cases)
-        seen = list(_measured(folder, cases, tell, notes))
-        rows += _rows(kind, seen, tell)
-        certificate = Certificate(
-            tuple(rows), _machine(), datetime.now(timezone.utc).isoformat(timespec="seconds"), tuple(notes)
-        )
-        write(runs / FILE, certificate.to_json())
-    return certificate
+        for row in _rows(kind, folder, cases, tell, notes):
+            rows.append(row)
+            write(runs / FILE, _certificate(rows, notes).to_json())
+    return _certificate(rows, notes)
+
+
+def _certificate(rows: Sequence[Checked], notes: Sequence[str]) -> Certificate:
+    time = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return Certificate(tuple(rows), _machine(), time, tuple(notes))
 
 
 def _machine() -> str:
@@ -120,7 +123,7 @@ def _one(folder: Path, case: Case) -> Seen:
     path, marks = folder / f"{case.name}.json", folder / f"{case.name}.txt"
     attempts, cpu = _marks(marks)
     record = read(path) if path.is_file() else None
-    while record is None or (case.held and _width(record) > WIDEST and attempts < 1 + AGAIN):
+    while record is None or (width_of(record) > WIDEST and attempts < 1 + AGAIN):
         before = _busy()
         record, _ = measure(case.run, lambda *_: None)
         attempts, cpu = attempts + 1, _share(before, _busy())
@@ -136,10 +139,15 @@ def _marks(path: Path) -> tuple[int, float]:
     return int(attempts), float(cpu)
 
 
-def _width(record: Record) -> float:
-    total = record.rate["total"]
-    low, high = total["low"], total["high"]
-    return inf if low is None or high is None else (high - low) / 2 / total["mean"]
+def width_of(record: Record) -> float:
+    """Return half of the interval of a rate, relative to it, over its repeats.
+
+    Repeats hold whole periods: with schedules that cross the step, single steps alternate, and say little.
+    """
+    interval = mean_interval(record.rate["total"]["repeats"])
+    return (
+        inf if interval.low is None or interval.high is None else (interval.high - interval.low) / 2 / interval.centre
+    )
 
 
 def _busy() -> tuple[float, float]:
@@ -155,19 +163,25 @@ def _share(before: tuple[float, float], after: tuple[float, float]) -> float:
 # forecasts ------------------------------------------------------------------------------------------
 
 
-def _rows(kind: str, seen: Sequence[Seen], tell: Tell) -> list[Checked]:
-    calibrating = [one for one in seen if not one.case.held]
-    held = [one for one in seen if one.case.held]
-    if not held or not calibrating:
-        return []
-    forecasts, figures = (_lab_forecasts if kind == "lab" else _real_forecasts)(calibrating, held)
+def _rows(kind: str, folder: Path, cases: Sequence[Case], tell: Tell, notes: list[str]) -> Iterator[Checked]:
+    """Measure the calibrating runs, fit the figures to them, then measure and forecast the others one by one."""
+    calibrating = list(_measured(folder, [case for case in cases if not case.held], tell, notes))
+    if not calibrating:
+        return
+    forecast, figures = (_lab_model if kind == "lab" else _real_model)(calibrating)
     tell("calibrated: " + ", ".join(f"{name} {value:.3g}" for name, value in figures.items()))
-    naive = _naive(kind, calibrating, held)
-    return [
-        _row(one, rate, plain)
-        for one, rate, plain in zip(held, forecasts, naive, strict=True)
-        if rate > 0 and plain > 0
-    ]
+    for seen in _measured(folder, [case for case in cases if case.held], tell, notes):
+        rate, naive = forecast(seen), _naive(kind, calibrating, seen)
+        if rate > 0 and naive > 0:
+            row = _row(seen, rate, naive)
+            tell(f"  forecast {rate:,.1f}, error {row.error:.1%}; naive {naive:,.1f}, error {row.naive_error:.0%}")
+            yield row
+
+
+def steady(seen: Sequence[Seen]) -> Sequence[Seen]:
+    """Return the calibrating runs that were measured well enough, or all if they are few."""
+    well = [one for one in seen if one.width <= WIDEST]
+    return well if len(well) >= max(2, len(seen) // 2) else seen
 
 
 def _row(seen: Seen, forecast: float, naive: float) -> Checked:
@@ -207,14 +221,15 @@ def lab_fabric(hosts: int, bandwidth: float, values: Values) -> Fabric:
     )
 
 
-def _lab_forecasts(calibrating: Sequence[Seen], held: Sequence[Seen]) -> tuple[list[float], dict[str, float]]:
+def _lab_model(calibrating: Sequence[Seen]) -> tuple[Model, dict[str, float]]:
     update = median(_update(one) for one in calibrating)
-
-    def rates(rows: Sequence[Seen], values: Values) -> list[float]:
-        return [_forecast_lab(one, values, update) for one in rows]
-
-    figures = fit(LAB_GUESS, lambda values: rates(calibrating, values), [one.rate for one in calibrating])
-    return rates(held, figures), {**figures, "update": update}
+    known = steady(calibrating)
+    figures = fit(
+        LAB_GUESS,
+        lambda values: [_forecast_lab(one, values, update) for one in known],
+        [one.rate for one in known],
+    )
+    return lambda seen: _forecast_lab(seen, figures, update), {**figures, "update": update}
 
 
 def _update(seen: Seen) -> float:
@@ -243,20 +258,22 @@ def _rate(run: Run, fabric: Fabric, profile: StepProfile) -> float:
     return 0.0 if point.outlook is None else point.outlook.rate
 
 
-def _real_forecasts(calibrating: Sequence[Seen], held: Sequence[Seen]) -> tuple[list[float], dict[str, float]]:
+def _real_model(calibrating: Sequence[Seen]) -> tuple[Model, dict[str, float]]:
     profiles = {one.case.run.model: _measured_profile(one.record) for one in calibrating if one.case.run.workers == 1}
     alone = {one.case.run.model: one.rate for one in calibrating if one.case.run.workers == 1}
-    limits = [one for one in calibrating if is_bound(one.case.strategy)]
+    limits = [one for one in calibrating if is_bound(one.case.strategy) and one.case.run.model in alone]
     slow = median(2 * alone[one.case.run.model] / one.rate for one in limits) if limits else 1.0
     fitted = [one for one in calibrating if one.case.run.workers == 2 and not is_bound(one.case.strategy)]
 
-    def rates(rows: Sequence[Seen], values: Values) -> list[float]:
-        return [_forecast_real(one, values, profiles.get(one.case.run.model), slow) for one in rows]
+    def rate(seen: Seen, values: Values) -> float:
+        return _forecast_real(seen, values, profiles.get(seen.case.run.model), slow)
 
-    figures = (
-        fit(REAL_GUESS, lambda values: rates(fitted, values), [one.rate for one in fitted]) if fitted else REAL_GUESS
-    )
-    return rates(held, figures), {**figures, "slowdown of two workers": slow}
+    figures = dict(REAL_GUESS)
+    if fitted:
+        figures = fit(
+            REAL_GUESS, lambda values: [max(1e-9, rate(one, values)) for one in fitted], [one.rate for one in fitted]
+        )
+    return lambda seen: rate(seen, figures), {**figures, "slowdown of two workers": slow}
 
 
 def _measured_profile(record: Record) -> StepProfile | None:
@@ -299,22 +316,19 @@ def slower(profile: StepProfile, factor: float) -> StepProfile:
     )
 
 
-def _naive(kind: str, calibrating: Sequence[Seen], held: Sequence[Seen]) -> list[float]:
-    """Return naive forecasts, with the efficiency of the same strategy in the calibrating runs, or their median."""
-    single = _singles(kind, [*calibrating, *held])
+def _naive(kind: str, calibrating: Sequence[Seen], seen: Seen) -> float:
+    """Return a naive forecast, with the efficiency of the same strategy in the calibrating runs, or their median."""
+    single = _singles(kind, [*calibrating, seen])
     known: dict[tuple[str, int], list[float]] = {}
     for one in calibrating:
         run = one.case.run
         efficiency = one.rate / (run.workers * single[one.case.name])
         for key in ((one.case.strategy, run.workers), ("", run.workers), ("", 0)):
             known.setdefault(key, []).append(efficiency)
-    rates = []
-    for one in held:
-        workers = one.case.run.workers
-        keys = ((one.case.strategy, workers), ("", workers), ("", 0))
-        values = next((known[key] for key in keys if key in known), [1.0])
-        rates.append(median(values) * workers * single[one.case.name])
-    return rates
+    workers = seen.case.run.workers
+    keys = ((seen.case.strategy, workers), ("", workers), ("", 0))
+    values = next((known[key] for key in keys if key in known), [1.0])
+    return median(values) * workers * single[seen.case.name]
 
 
 def _singles(kind: str, seen: Sequence[Seen]) -> Mapping[str, float]:
