@@ -15,6 +15,7 @@ import typer
 from paceline.cli import app
 from paceline.cli import options as o
 from paceline.measure.record.record import check_writable, write
+from paceline.race.lines import spoken_time
 from paceline.report.tables import plain
 
 if TYPE_CHECKING:
@@ -72,8 +73,9 @@ def reproduce(
         raise typer.Exit(1)
 
 
-def _tell(run: Any, number: int, count: int) -> None:
-    print(f"{number}/{count} {run.text}", file=sys.stderr, flush=True)
+def _tell(run: Any, number: int, count: int, left: float | None) -> None:
+    rest = "" if left is None else f", about {spoken_time(left)} left"
+    print(f"{number}/{count}{rest}: {run.text}", file=sys.stderr, flush=True)
 
 
 def spoken(reproduction: Reproduction, forecasts: Forecasts | None = None) -> Iterator[str]:
@@ -88,7 +90,7 @@ def spoken(reproduction: Reproduction, forecasts: Forecasts | None = None) -> It
             yield from _forecast_column(sheet, forecasts)
     if forecasts is not None and forecasts.rows:
         yield ""
-        yield from _wrapped(forecasts.sentence())
+        yield from (line for sentence in forecasts.sentences() for line in _wrapped(sentence))
         yield from (line for text in forecasts.unexplained for line in _wrapped(f"not explained: {text}", "- "))
     sections = {"Conclusions": reproduction.judged, "Published, and contradicting itself": reproduction.notes}
     for title, lines in sections.items():
@@ -164,9 +166,12 @@ def _here(cell: SheetCell, reasons: Sequence[str]) -> str:
     rate = f"{cell.rate.centre:.{1 if cell.rate.centre < 10_000 else 0}f}"
     centre = "-" if cell.ratio is None else f"{cell.ratio.centre:.2f}"
     ratio = "-" if cell.ratio is None else plain(cell.ratio)
-    # A computed figure is no fresh start, and its spread is not a spread over starts.
-    shown = f"{ratio:>17} {cell.behind:>6}" if cell.state == "measured" else f"{centre} {cell.state}"
-    more = f" +{len(cell.records) - 1}" if len(cell.records) > 1 else ""
+    # A forecast is no fresh start, and has no spread of starts.
+    if cell.state == "measured":
+        shown = f"{ratio:>17} {cell.behind:>6}"
+    else:
+        shown = f"{centre} forecast" if cell.state == "forecast" else f"{ratio} {cell.behind} replayed"
+    more = f" +{len(cell.records) - 1}" if len(cell.records) > 1 and cell.state == "measured" else ""
     return f"{rate:>6} {shown:>24} {cell.record.id[-6:]}{more}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import time
 from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
@@ -16,7 +17,7 @@ from paceline.race.published._sheet import STARTS, Benchmark, Reproduction, fill
 from paceline.run.run import Run
 
 QUICK = {"steps": 3, "repeats": 2, "warmup": 2}  # lengths of --quick, with one start instead of several
-OnRun = Callable[[Run, int, int], None]
+OnRun = Callable[[Run, int, int, float | None], None]  # run, its number, how many, seconds left
 
 
 def reproduce(name: str, runs: Path) -> Reproduction:
@@ -40,7 +41,13 @@ def _system(name: str) -> Benchmark:
 
 
 def measure_missing(
-    name: str, runs: Path, *, quick: bool, starts: int = STARTS, on_run: OnRun | None = None
+    name: str,
+    runs: Path,
+    *,
+    quick: bool,
+    starts: int = STARTS,
+    on_run: OnRun | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> list[str]:
     """Measure the runs that empty cells need, and keep their records. Return one line per failure."""
     reproduction = reproduce(name, runs)
@@ -48,10 +55,11 @@ def measure_missing(
     sitting = datetime.now(timezone.utc).isoformat()
     problems = []
     turns = [(number + 1, run) for number, wanted in enumerate(rounds) for run in wanted]
+    began = clock()
     for k, (number, run) in enumerate(turns):
         run = run.with_(**QUICK) if quick else run
         if on_run is not None:
-            on_run(run, k + 1, len(turns))
+            on_run(run, k + 1, len(turns), (clock() - began) / k * (len(turns) - k) if k else None)
         turn = {"name": f"reproduce {name}", "round": number, "sitting": sitting}
         try:
             keep(run, runs, on_line=lambda *_: None, race=turn)

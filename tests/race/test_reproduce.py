@@ -93,6 +93,38 @@ def done(monkeypatch):
     return runs
 
 
+@pytest.fixture(autouse=True)
+def without_root(monkeypatch):
+    """No lab can be made, whoever runs the tests."""
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+
+
+def test_cells_of_a_lab_need_root(tmp_path, done, monkeypatch):
+    [why] = {cell.reason for cell in cells("bluefog", tmp_path) if cell.row.run and cell.row.run.lab}
+    assert why == "a lab: network namespaces need root"
+    monkeypatch.setattr("paceline.race.published._sheet.check_tools", lambda: None)
+    left = []
+    job.measure_missing(
+        "bluefog",
+        tmp_path,
+        quick=True,
+        on_run=lambda *told: left.append(told[3]),
+        clock=iter(range(0, 999, 10)).__next__,
+    )
+    labs = [run for run in done if run.lab]
+    assert len(labs) == 15, "five strategies, three lengths of a step"
+    assert left[:3] == [None, 10 * 17, 10 * 16]
+
+
+def test_a_replayed_cell_has_an_interval_over_its_starts(tmp_path, done, monkeypatch):
+    monkeypatch.setattr("paceline.race.published._sheet.check_tools", lambda: None)
+    job.measure_missing("dlaas", tmp_path, quick=False, starts=3)
+    [direct] = [cell for cell in cells("dlaas", tmp_path) if cell.row.name == "direct"]
+    assert direct.repeats == 3
+    assert direct.row.ratio == 0.80
+    assert direct.ratio.low is not None
+
+
 def test_measuring_fills_what_is_missing_and_nothing_twice(tmp_path, done):
     assert job.measure_missing("bluefog", tmp_path, quick=True) == []
     assert len(done) == 3

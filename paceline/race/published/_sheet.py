@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from paceline.cluster.environment import capture
+from paceline.cluster.lab.network import check_tools
 from paceline.cluster.machine import machine
 from paceline.errors import PacelineError
 from paceline.measure.record.record import Record
@@ -231,6 +232,8 @@ def problem_of(run: Run) -> str:
     """Return in one line why a run cannot be done here, or an empty text."""
     try:
         compose(run, machine())
+        if run.lab:
+            check_tools()
     except PacelineError as problem:
         return str(problem).splitlines()[0].partition(". try: ")[0]
     return ""
@@ -280,6 +283,25 @@ def over_starts(interval: Interval, starts: int) -> Interval:
 def _divided(ratio: Interval, by: float) -> Interval:
     low, high = (None if side is None else side / by for side in (ratio.low, ratio.high))
     return Interval(ratio.centre / by, low, high, ratio.confidence)
+
+
+# figures that several systems print -------------------------------------------------------------------
+
+
+def mean_of(look: Callable[[Record], float | None]) -> Callable[[Standing], float | None]:
+    """Return a figure: the mean over the records of a cell, without those that do not have it."""
+
+    def figure(standing: Standing) -> float | None:
+        seen = [value for record in standing.records if (value := look(record)) is not None]
+        return sum(seen) / len(seen) if seen else None
+
+    return figure
+
+
+def box_use(record: Record) -> float | None:
+    """Return the part of this machine's cores that the workers of a run used."""
+    use = record.resources.get("cpu_use")
+    return sum(use) / cores() if use else None
 
 
 # settings of runs on this machine ------------------------------------------------------------------------
