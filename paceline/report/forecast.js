@@ -20,7 +20,7 @@ function draw() {
     const hold = document.createElement("span");
     const bar = document.createElement("i");
     const value = document.createElement("span");
-    label.textContent = name;
+    label.textContent = name.replaceAll("_", "_\u200b"); // long names may break behind an underscore
     bar.style.width = 100 * rate / found[0][1] + "%";
     bar.style.background = "var(--series" + (k + 1) + ")";
     value.textContent = Math.round(rate).toLocaleString("en") + " " + data.unit + "/s";

@@ -116,7 +116,8 @@ def page(
             f"<h1>Forecast of {escape(study.run.model)}</h1>",
             f'<p class="soft">Simulated, not measured. Batch {study.run.per_worker} per worker, {place}.</p>',
             "<h2>Which strategy wins where</h2>",
-            '<p class="soft">All give the same result. Where a plainer strategy is within 1 %, it has the cell.</p>',
+            '<p class="soft">Bandwidth of a node against workers. All give the same result. Where a plainer strategy '
+            "is within 1 %, it has the cell.</p>",
             strategy_map(names, labels["workers"], labels["bandwidth"], rates),
             _legend(names),
             "<h2>What if</h2>",
