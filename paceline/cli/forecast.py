@@ -70,6 +70,18 @@ def forecast(
         Path | None,
         typer.Option("--page", help="Write an HTML page with a strategy map and sliders; it works offline."),
     ] = None,
+    learn: Annotated[
+        int,
+        typer.Option(
+            "--learn",
+            min=0,
+            max=1_000_000,
+            help="Train the strategies on virtual replicas of --model for this many steps, and print loss and accuracy "
+            "against predicted time.",
+        ),
+    ] = 0,
+    source: Annotated[str, typer.Option("--source", help="With --learn: where samples come from.")] = "fake",
+    optimizer: Annotated[str, typer.Option("--optimizer", help="With --learn: the optimizer of every replica.")] = "",
     check: Annotated[
         bool,
         typer.Option(
@@ -105,6 +117,8 @@ def forecast(
     for line in spoken(study, certificate, price=price, samples=samples):
         print(line)
     _overlay(study, measured or [])
+    if learn:
+        _learn(study, learn, source, optimizer)
     if trace is not None:
         _write_trace(study, trace)
     if page is not None:
@@ -120,6 +134,17 @@ def forecast(
         records = [record_of(study, point, interval) for point in study.points if point.outlook is not None]
         values = [jsons.loads(record.to_json()) for record in records]
         write(json, jsons.dumps(values[0] if len(values) == 1 else values, indent=1) + "\n")
+
+
+def _learn(study: Study, steps: int, source: str, optimizer: str) -> None:
+    from paceline.forecast.replicas import learn, spoken
+
+    changes = {"source": source, **({"optimizer": optimizer} if optimizer else {})}
+    run = study.run.with_(**changes)
+    curves = learn(study, run, steps, lambda line: print(line, file=sys.stderr, flush=True))
+    print()
+    for line in spoken(study, run, curves):
+        print(line)
 
 
 def _write_trace(study: Study, path: Path) -> None:

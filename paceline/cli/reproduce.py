@@ -166,12 +166,11 @@ def _here(cell: SheetCell, reasons: Sequence[str]) -> str:
     rate = f"{cell.rate.centre:.{1 if cell.rate.centre < 10_000 else 0}f}"
     centre = "-" if cell.ratio is None else f"{cell.ratio.centre:.2f}"
     ratio = "-" if cell.ratio is None else plain(cell.ratio)
+    more = f" +{len(cell.records) - 1}" if len(cell.records) > 1 else ""
+    if cell.state == "replayed":
+        return f"{rate:>6} {ratio:>17} {cell.behind:>6} replayed"
     # A forecast is no fresh start, and has no spread of starts.
-    if cell.state == "measured":
-        shown = f"{ratio:>17} {cell.behind:>6}"
-    else:
-        shown = f"{centre} forecast" if cell.state == "forecast" else f"{ratio} {cell.behind} replayed"
-    more = f" +{len(cell.records) - 1}" if len(cell.records) > 1 and cell.state == "measured" else ""
+    shown = f"{ratio:>17} {cell.behind:>6}" if cell.state == "measured" else f"{centre} {cell.state}"
     return f"{rate:>6} {shown:>24} {cell.record.id[-6:]}{more}"
 
 
