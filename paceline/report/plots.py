@@ -203,7 +203,8 @@ def curves(standings: Sequence[Standing], values: Sequence[Sequence[float]], wha
 
 def logged(standings: Sequence[Standing], name: str, workers: int) -> Figure | None:
     """One line per contender for a figure that a script logged, from its last start, over the number of updates."""
-    pairs = [(s, s.last.metrics[name]) for s in standings if len(s.last.metrics.get(name, {}).get("values", ())) > 1]
+    known = [(s, s.last.metrics[name]) for s in standings if name in s.last.metrics]
+    pairs = [(s, metric) for s, metric in known if len(metric["values"]) > 1]
     if not pairs:
         return None
     colors = _series([s for s, _ in pairs])
