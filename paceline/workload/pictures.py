@@ -49,7 +49,7 @@ def normalized(images: Sequence[bytes], size: int) -> Tensor:
     """Return images as floats: count x 3 x size x size."""
     import torch
 
-    raw = torch.frombuffer(bytearray(b"".join(images)), dtype=torch.uint8).view(len(images), size, size, 3)
+    raw = torch.frombuffer(bytearray().join(images), dtype=torch.uint8).view(len(images), size, size, 3)
     mean, deviation = torch.tensor(MEAN) * 255, torch.tensor(DEVIATION) * 255
     return raw.permute(0, 3, 1, 2).float().sub_(mean.view(3, 1, 1)).div_(deviation.view(3, 1, 1))
 

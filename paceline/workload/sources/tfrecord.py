@@ -19,7 +19,8 @@ from paceline.types import Workload
 from paceline.workload.objects.address import is_address
 from paceline.workload.objects.bucket import Counts
 from paceline.workload.order import Laned
-from paceline.workload.tfrecord.frames import crc32c, unpack
+from paceline.workload.tfrecord.alike import Alike, Columns
+from paceline.workload.tfrecord.frames import Lengths, crc32c, unpack
 from paceline.workload.tfrecord.places import Objects, ShardPlace, place_of
 from paceline.workload.tfrecord.shards import Shard, Shards, read_shards
 
@@ -94,7 +95,7 @@ class ShardRecords:
 
     def __init__(self, place: ShardPlace, shards: Shards, source: TfRecord, epoch: int | None, seed: int) -> None:
         self._place, self._shards, self._source, self._epoch, self._seed = place, shards, source, epoch, seed
-        self._crc = crc32c()
+        self._lengths, self._decode = Lengths(crc32c()), Alike()
 
     def __len__(self) -> int:
         return len(self._shards)
@@ -112,53 +113,58 @@ class ShardRecords:
             self._place.expect(shard.path, *shard.frame(number))
 
     def __call__(self, ids: Tensor) -> Any:
-        from paceline.workload.tfrecord.example import decode
+        found = [(sample, *self._shards.find(sample)) for sample in ids.tolist()]
+        data = [self._data(shard, number) for _, shard, number in found]
+        try:
+            columns = self._decode(data)
+        except ValueError:
+            raise self._wrong([(shard, number) for _, shard, number in found], data) from None
+        rows = [(sample, f"record {number} of {shard.path}") for sample, shard, number in found]
+        return self._tensors(rows, columns) if self._shards.fields else self._images(rows, columns)
 
-        rows = []
-        for sample in ids.tolist():
-            shard, number = self._shards.find(sample)
-            data = self._data(shard, number)
+    def _wrong(self, places: list[tuple[Shard, int]], data: list[bytes]) -> DamagedFile:
+        """Return the error that names the first record that cannot be decoded."""
+        for (shard, number), record in zip(places, data, strict=True):
             try:
-                rows.append((sample, f"record {number} of {shard.path}", decode(data)))
+                self._decode([record])
             except ValueError as problem:
-                raise DamagedFile(
-                    shard.path, shard.offsets[number], why=f"record {number} is no Example ({problem})"
-                ) from None
-        return self._tensors(rows) if self._shards.fields else self._images(rows)
+                why = f"record {number} is no Example ({problem})"
+                return DamagedFile(shard.path, shard.offsets[number], why=why)
+        raise AssertionError("records that cannot be decoded together only")
 
-    def _data(self, shard: Shard, number: int) -> memoryview:
+    def _data(self, shard: Shard, number: int) -> bytes:
         start, count = shard.frame(number)
-        return unpack(shard.path, number, start, self._place.read(shard.path, start, count), self._crc)
+        return unpack(shard.path, number, start, self._place.read(shard.path, start, count), self._lengths)
 
-    def _tensors(self, rows: list[tuple[int, str, dict[str, Any]]]) -> tuple[Tensor, ...]:
+    def _tensors(self, rows: list[tuple[int, str]], columns: Columns) -> tuple[Tensor, ...]:
         """Make a batch from records of `data pack`, in which field k holds the bytes of tensor k."""
         import torch
 
         out = []
         for key, field in enumerate(self._shards.fields):
             dtype, shape = getattr(torch, field["dtype"]), field["shape"]
-            parts = [_bytes(row, str(key), name) for _, name, row in rows]
+            parts = _bytes(columns, str(key), rows)
             want = torch.Size(shape).numel() * dtype.itemsize
-            for part, (_, name, _) in zip(parts, rows, strict=True):
+            for part, (_, name) in zip(parts, rows, strict=True):
                 if len(part) != want:
                     raise WorkloadError(f"{name} has {len(part)} bytes in field {key}", why=f"all have {want}")
-            out.append(torch.frombuffer(bytearray(b"".join(parts)), dtype=dtype).view(len(rows), *shape))
+            out.append(torch.frombuffer(bytearray().join(parts), dtype=dtype).view(len(rows), *shape))
         return tuple(out)
 
-    def _images(self, rows: list[tuple[int, str, dict[str, Any]]]) -> tuple[Tensor, Tensor]:
+    def _images(self, rows: list[tuple[int, str]], columns: Columns) -> tuple[Tensor, Tensor]:
         import torch
 
         from paceline.workload.pictures import decode, dice_of, normalized
 
-        images, labels = [], []
-        for sample, name, row in rows:
+        images, encoded = [], _bytes(columns, "image/encoded", rows)
+        values = columns.get("image/class/label") or [None] * len(rows)
+        labels = [self._label(value or [], name) for value, (_, name) in zip(values, rows, strict=True)]
+        for data, (sample, name) in zip(encoded, rows, strict=True):
             dice = None if self._epoch is None else dice_of(self._seed, self._epoch, sample)
-            images.append(decode(_bytes(row, "image/encoded", name), name, self._source.size, dice))
-            labels.append(self._label(row, name))
+            images.append(decode(data, name, self._source.size, dice))
         return normalized(images, self._source.size), torch.tensor(labels)
 
-    def _label(self, row: dict[str, Any], name: str) -> int:
-        values = row.get("image/class/label") or []
+    def _label(self, values: list[Any], name: str) -> int:
         label = int(values[0]) - self._source.first if len(values) == 1 else -1
         if not 0 <= label < self._source.classes:
             top = self._source.first + self._source.classes - 1
@@ -170,8 +176,11 @@ class ShardRecords:
         return label
 
 
-def _bytes(row: dict[str, Any], key: str, name: str) -> Any:
-    values = row.get(key) or []
-    if len(values) != 1 or isinstance(values[0], (int, float)):
-        raise WorkloadError(f"{name} has no field {key}", why=f"its fields are {', '.join(sorted(row)) or 'none'}")
-    return values[0]
+def _bytes(columns: Columns, key: str, rows: list[tuple[int, str]]) -> list[Any]:
+    """Return the bytes of one field in all records; each record must have one value."""
+    column = columns.get(key) or [None] * len(rows)
+    for k, values in enumerate(column):
+        if not values or len(values) != 1 or isinstance(values[0], (int, float)):
+            own = sorted(name for name, others in columns.items() if others[k] is not None)
+            raise WorkloadError(f"{rows[k][1]} has no field {key}", why=f"its fields are {', '.join(own) or 'none'}")
+    return [values[0] for values in column]

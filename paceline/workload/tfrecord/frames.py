@@ -23,7 +23,9 @@ from paceline.files.read import open_file
 HEAD, CHECK = Struct("<QI"), Struct("<I")
 AROUND = HEAD.size + CHECK.size  # bytes of a record besides its data
 _DELTA = 0xA282EAD8
-_BLOCK = 1 << 23
+_BLOCK = 1 << 20  # bytes that are read at once: they stay in the cache of a core
+_MANY = 16  # records
+_KNOWN = 1 << 14  # lengths
 
 
 def crc32c() -> Any:
@@ -78,55 +80,129 @@ class ByteStream(Protocol):
     def read(self, count: int, /) -> bytes: ...
 
 
-def scan(path: Path, damages: list[Damage], *, contents: bool = True) -> Iterator[tuple[int, memoryview]]:
+Found = list[tuple[int, bytes]]  # offset and data of records
+
+
+def scan(path: Path, damages: list[Damage], *, contents: bool = True) -> Iterator[tuple[int, bytes]]:
     """Yield (offset, data) of every intact record, and append damaged ones to `damages`.
 
     Without `contents`, check only lengths.
     """
+    for found in scan_blocks(path, damages, contents=contents):
+        yield from found
+
+
+def scan_blocks(path: Path, damages: list[Damage], *, contents: bool = True) -> Iterator[Found]:
+    """Do the same, and yield all records of a part of the file at once."""
     with open_file(path) as stream:
         yield from scan_stream(path, stream, os.fstat(stream.fileno()).st_size, damages, contents=contents)
 
 
 def scan_stream(
     path: object, stream: ByteStream, size: int, damages: list[Damage], *, contents: bool = True
-) -> Iterator[tuple[int, memoryview]]:
+) -> Iterator[Found]:
     """Do the same with an open stream of `size` bytes."""
-    crc = crc32c()
-    offset, number = 0, 0
-    window, start = b"", 0  # bytes of the file from `start` on
-    while offset < size:
-        need = HEAD.size
-        if offset + need > start + len(window):
-            window, start = _read(stream, offset, min(size - offset, max(need, _BLOCK))), offset
-        if len(window) - (offset - start) < need:
-            damages.append(Damage(str(path), number, offset, "the file ends inside the length"))
+    lengths = Lengths(crc32c())
+    start = number = 0
+    while start < size:
+        block = _Block(start, _read(stream, start, min(size - start, _BLOCK)), size, lengths)
+        block.walk(contents)
+        if not block.bodies and block.wants:  # one record is longer than a block
+            block = _Block(start, _read(stream, start, block.wants), size, lengths)
+            block.walk(contents)
+        yield block.sound(path, number, damages) if contents else [(start + at, b"") for at in block.starts]
+        start, number = start + block.at, number + len(block.starts)
+        if block.trouble or not block.starts:
+            field, unchecked = block.trouble or ("the file ends inside the data", 0)
+            damages.append(Damage(str(path), number, start, field, unchecked))
             return
-        length, check = HEAD.unpack_from(window, offset - start)
-        if masked(crc(window[offset - start : offset - start + 8])) != check:
-            field = _blame(masked(crc(window[offset - start : offset - start + 8])), check, "length")
-            damages.append(Damage(str(path), number, offset, field, size - offset - need))
-            return
-        if length > size - offset - AROUND:
-            field = f"a length of {length:,} bytes, and the file has {max(0, size - offset - AROUND):,} more"
-            damages.append(Damage(str(path), number, offset, field, max(0, size - offset - need)))
-            return
-        need = length + AROUND
-        if contents and offset + need > start + len(window):
-            window, start = _read(stream, offset, min(size - offset, max(need, _BLOCK))), offset
-            if len(window) < need:
-                damages.append(Damage(str(path), number, offset, "the file ends inside the data"))
-                return
-        if contents:
-            body = memoryview(window)[offset - start + HEAD.size : offset - start + HEAD.size + length]
-            (check,) = CHECK.unpack_from(window, offset - start + HEAD.size + length)
-            seen = masked(crc(bytes(body)))
-            if seen == check:
-                yield offset, body
-            else:
-                damages.append(Damage(str(path), number, offset, _blame(seen, check, "data")))
-        else:
-            yield offset, memoryview(b"")
-        offset, number = offset + need, number + 1
+
+
+class _Block:
+    """The records that lie wholly in one part of a file."""
+
+    def __init__(self, start: int, window: bytes, size: int, lengths: Lengths) -> None:
+        self._start, self._window, self._size, self._lengths = start, window, size, lengths
+        self.at = self.wants = 0
+        self.starts: list[int] = []
+        self.bodies: list[bytes] = []
+        self._ends: list[int] = []
+        self.trouble: tuple[str, int] | None = None  # damaged field, and bytes that stay unchecked
+
+    def walk(self, contents: bool) -> None:
+        """Go from length to length, until the window ends or a length is damaged."""
+        window, known, head = self._window, self._lengths.known, HEAD.unpack_from
+        starts, bodies, ends, at = self.starts, self.bodies, self._ends, 0
+        last = len(window) - HEAD.size
+        while at <= last:
+            length, check = head(window, at)
+            if known.get(length) != check and (field := self._lengths.check(length, check)):
+                self.trouble = field, self._size - self._start - at - HEAD.size
+                break
+            end = at + HEAD.size + length
+            if end > last + HEAD.size - CHECK.size and not self._fits(at, length, contents):
+                break
+            starts.append(at)
+            if contents:
+                bodies.append(window[at + HEAD.size : end])
+                ends.append(end)
+            at = end + CHECK.size
+        self.at = at
+        if not self.trouble and not self.wants and at < self._size - self._start <= len(window):
+            self.trouble = "the file ends inside the length", 0
+
+    def _fits(self, at: int, length: int, contents: bool) -> bool:
+        """Return whether a record that ends behind the window may be taken: if nobody needs its contents."""
+        left = self._size - self._start - at
+        if length > left - AROUND:
+            field = f"a length of {length:,} bytes, and the file has {max(0, left - AROUND):,} more"
+            self.trouble = field, max(0, left - HEAD.size)
+            return False
+        self.wants = 0 if contents is False else length + AROUND
+        return not contents
+
+    def sound(self, path: object, number: int, damages: list[Damage]) -> Found:
+        """Return the records whose data has the right checksum; name the others. The first one has this number."""
+        seen = list(map(self._lengths.crc, self.bodies))
+        bad = set(self._wrong(seen))
+        for k in sorted(bad):
+            (check,) = CHECK.unpack_from(self._window, self._ends[k])
+            field = _blame(masked(seen[k]), check, "data")
+            damages.append(Damage(str(path), number + k, self._start + self.starts[k], field))
+        found = zip(map(self._start.__add__, self.starts), self.bodies, strict=True)
+        return [pair for k, pair in enumerate(found) if k not in bad] if bad else list(found)
+
+    def _wrong(self, seen: list[int]) -> list[int]:
+        """Return which records have another checksum than the file says; many at once cost little each."""
+        if len(seen) < _MANY:
+            tail, window = CHECK.unpack_from, self._window
+            return [k for k, end in enumerate(self._ends) if masked(seen[k]) != tail(window, end)[0]]
+        import numpy as np
+
+        ends, crcs = np.array(self._ends), np.array(seen, dtype=np.uint32)
+        places = ends[:, None] + np.arange(CHECK.size)
+        checks = np.frombuffer(self._window, np.uint8)[places].view("<u4")[:, 0]
+        rotated = crcs >> np.uint32(15) | crcs << np.uint32(17)
+        wrong: list[int] = np.flatnonzero(rotated + np.uint32(_DELTA) != checks).tolist()
+        return wrong
+
+
+class Lengths:
+    """Lengths and their checksums. Most records of a file have few lengths, so a checksum is rarely computed."""
+
+    def __init__(self, crc: Any) -> None:
+        self.crc = crc
+        self.known: dict[int, int] = {}  # length -> its checksum
+
+    def check(self, length: int, check: int) -> str:
+        """Return the damaged field; empty if there is none."""
+        seen = masked(self.crc(length.to_bytes(8, "little")))
+        if seen != check:
+            return _blame(seen, check, "length")
+        if len(self.known) >= _KNOWN:
+            self.known.clear()
+        self.known[length] = check
+        return ""
 
 
 def _blame(seen: int, check: int, field: str) -> str:
@@ -142,21 +218,19 @@ def _read(stream: ByteStream, offset: int, count: int) -> bytes:
     return stream.read(count)
 
 
-def unpack(name: object, number: int, offset: int, frame: bytes | memoryview, crc: Any) -> memoryview:
+def unpack(name: object, number: int, offset: int, frame: bytes | memoryview, lengths: Lengths) -> bytes:
     """Return the data of one record whose frame was read by its index. Raises if a checksum is wrong."""
-    view = memoryview(frame)
-    if len(view) >= AROUND:
-        length, check = HEAD.unpack_from(view)
-        seen = masked(crc(bytes(view[:8])))
-        if seen != check:
-            raise damaged(name, number, offset, _blame(seen, check, "length"))
-        if length == len(view) - AROUND:
-            body = view[HEAD.size : -CHECK.size]
-            (check,) = CHECK.unpack_from(view, HEAD.size + length)
-            seen = masked(crc(bytes(body)))
+    if len(frame) >= AROUND:
+        length, check = HEAD.unpack_from(frame)
+        if lengths.known.get(length) != check and (field := lengths.check(length, check)):
+            raise damaged(name, number, offset, field)
+        if length == len(frame) - AROUND:
+            data = bytes(frame[HEAD.size : -CHECK.size])
+            (check,) = CHECK.unpack_from(frame, HEAD.size + length)
+            seen = masked(lengths.crc(data))
             if seen != check:
                 raise damaged(name, number, offset, _blame(seen, check, "data"))
-            return body
+            return data
     raise damaged(name, number, offset, "a length that is not the one in the index")
 
 

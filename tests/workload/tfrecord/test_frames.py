@@ -7,8 +7,9 @@ import google_crc32c
 import pytest
 
 from paceline.errors import DamagedFile, WrongCommand
+from paceline.workload.tfrecord.alike import LONG, Alike
 from paceline.workload.tfrecord.example import decode, encode
-from paceline.workload.tfrecord.frames import AROUND, CHECK, crc32c, masked, scan, unpack, write
+from paceline.workload.tfrecord.frames import AROUND, CHECK, Lengths, crc32c, masked, scan, unpack, write
 from paceline.workload.tfrecord.pack import verify
 
 RECORDS = [random.Random(k).randbytes(k % 7) for k in range(50)]
@@ -114,11 +115,12 @@ def test_a_record_read_by_its_index_is_checked(tmp_path):
     path = tmp_path / "a.tfrecord"
     offsets = written(path)
     frame = path.read_bytes()[offsets[5] : offsets[6]]
-    crc = crc32c()
-    assert bytes(unpack(path, 5, offsets[5], frame, crc)) == RECORDS[5]
+    lengths = Lengths(crc32c())
+    assert unpack(path, 5, offsets[5], frame, lengths) == RECORDS[5]
+    assert unpack(path, 5, offsets[5], memoryview(frame), lengths) == RECORDS[5]
     for wrong in (frame[:-1], b"", frame + b"x", bytes([frame[0] ^ 1]) + frame[1:]):
         with pytest.raises(DamagedFile, match=rf"offset {offsets[5]}: record 5"):
-            unpack(path, 5, offsets[5], wrong, crc)
+            unpack(path, 5, offsets[5], wrong, lengths)
 
 
 def test_fields_of_an_example_come_back():
@@ -140,3 +142,78 @@ def test_a_damaged_example_raises_a_value_error_and_nothing_else():
             decode(memoryview(bytes(damaged[: dice.randrange(len(damaged) + 1)])))
         except ValueError:
             pass
+
+
+def plain(fields):
+    """The fields of a record with bytes for views; None where a record has no such field is left out."""
+    return {
+        name: [bytes(value) if isinstance(value, memoryview) else value for value in values]
+        for name, values in fields.items()
+        if values is not None
+    }
+
+
+def decoded(records):
+    """The fields of every record, each decoded alone in full; None for one that is refused."""
+    out = []
+    for record in records:
+        try:
+            out.append(plain(decode(memoryview(record))))
+        except ValueError:
+            out.append(None)
+    return out
+
+
+def rows_of(alike, records):
+    columns = alike(records)
+    return [plain({name: column[k] for name, column in columns.items()}) for k in range(len(records))]
+
+
+def test_records_that_look_alike_give_the_fields_of_any_record():
+    dice, alike = random.Random(3), Alike()
+    for _ in range(60):
+        records = []
+        for _ in range(dice.choice((1, 2, 20))):
+            fields = {
+                "image": dice.randbytes(dice.choice((0, 5, 200, LONG))),
+                "label": [dice.choice((0, 7, 127, 128, 1 << 40, -1)) for _ in range(dice.choice((0, 1, 1, 3)))],
+                "box": [dice.choice((0.5, 2.5)) for _ in range(dice.choice((0, 2)))],
+                "größe": b"x",
+            }
+            records.append(encode(dict(dice.sample(sorted(fields.items()), dice.randrange(5)))))
+        assert rows_of(alike, records) == decoded(records)
+
+
+def test_damaged_records_that_look_alike_are_refused_as_any_record_is():
+    """Damage that keeps the length meets the skeleton of sound records."""
+    dice, alike = random.Random(5), Alike()
+    content = encode({"image": b"jpeg" * 40, "label": [1, 300, 5], "class": [7], "box": [0.5, 1.5]})
+    assert alike([content] * 3)["label"] == [[1, 300, 5]] * 3
+    outcomes = set()
+    for _ in range(5000):
+        damaged = bytearray(content)
+        for _ in range(dice.randrange(1, 3)):
+            damaged[dice.randrange(len(damaged))] = dice.randrange(256)
+        (expected,) = decoded([bytes(damaged)])
+        outcomes.add(expected is None)
+        if expected is None:
+            with pytest.raises(ValueError):
+                alike([content, bytes(damaged)])
+        else:  # repr: NaN is not equal to itself
+            assert repr(rows_of(alike, [content, bytes(damaged)])[1]) == repr(expected)
+    assert outcomes == {True, False}
+
+
+def test_records_longer_than_a_block_and_many_short_ones_are_checked(tmp_path, monkeypatch):
+    monkeypatch.setattr("paceline.workload.tfrecord.frames._BLOCK", 600)
+    records = [random.Random(k).randbytes(n) for k, n in enumerate([3] * 40 + [5000, 599, 600, 0, 584, 585] + [7] * 40)]
+    path = tmp_path / "a.tfrecord"
+    offsets = written(path, records)
+    assert read(path) == (records, [])
+    damaged = bytearray(path.read_bytes())
+    for number in (5, 40, 60):
+        damaged[offsets[number] + 12] ^= 1
+    path.write_bytes(damaged)
+    kept, damages = read(path)
+    assert kept == [record for k, record in enumerate(records) if k not in (5, 40, 60)]
+    assert [(damage.record, damage.field) for damage in damages] == [(5, "data"), (40, "data"), (60, "data")]
