@@ -15,6 +15,7 @@ from paceline.errors import PacelineError, WrongCommand
 from paceline.run.run import Run
 
 SETTINGS = ("model", "classes", "image_size", "sequence_length", "seed")  # settings of a run that its producers need
+_MMAP_MAX, _TRIM_THRESHOLD = -4, -1  # of mallopt in glibc
 
 
 def batches_of(run: Run, batch: int, part: int = 0, parts: int = 1) -> Iterator[Any]:
@@ -41,6 +42,19 @@ def batches_of(run: Run, batch: int, part: int = 0, parts: int = 1) -> Iterator[
             yield samples(order.ids(epoch, step))
 
 
+def keep_memory() -> None:
+    """Let this process keep the memory of batches that it has sent, for the next ones.
+
+    Otherwise glibc returns large blocks to the system, and each page of the next batch is faulted in and zeroed again.
+    """
+    import ctypes
+
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_MMAP_MAX, 0)
+        mallopt(_TRIM_THRESHOLD, 2**31 - 1)
+
+
 def main(number: int) -> int:
     """Fill the slots of a worker until the worker closes its end of the socket."""
     import torch
@@ -49,6 +63,7 @@ def main(number: int) -> int:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the worker handles Ctrl-C, and this process ends with it
     torch.set_num_threads(1)
+    keep_memory()
     line = socket.socket(fileno=number)
     spec = json.loads(line.recv(1 << 16))
     try:
