@@ -2,14 +2,15 @@
 
     parse     records to fields with both checksums verified / the `tfrecord` package, which verifies none
     store     JPEG shards in an S3 server on loopback / the same shards on disk, decoding included
+    recovery  samples from S3 2 to 4 seconds after 30 % of requests have stopped failing / before
     ready     finished 224 x 224 batches of 32 through queue and zmq / DataLoader with one worker
     training  a step of replayed compute of 100 ms with a source / with one constant batch
 
 Both sides of a ratio take turns, round by round, in this process; intervals of 95 % are over rounds. Two cores are
-shared by producers, decoders and the loop.
+shared by servers, producers, decoders and the loop.
 
     pip install tfrecord
-    python benchmarks/input.py [--quick] [--only parse,store,ready,training] [--json F]
+    python benchmarks/input.py [--quick] [--only parse,store,recovery,ready,training] [--json F]
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ import json
 import os
 import random
 import secrets
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +39,8 @@ from paceline.workload.sources import MENU
 
 NO_WORKLOAD = Workload(None, None, None)
 COMPUTE = 0.100  # seconds
-READY = "fake(cpu, samples=64)"
+WITHOUT_STALL = 0.98
+AHEAD = 8  # batches that a stream can hold
 SETTINGS = {"model": "resnet18", "classes": None, "image_size": 224, "sequence_length": None, "seed": 0}
 Rate = Callable[[], float]
 Row = dict[str, Any]
@@ -45,16 +49,20 @@ Row = dict[str, Any]
 def compare(name: str, ours: Rate, peer: Rate, rounds: int, target: float) -> Row:
     """Take turns, the first one in every second round is the peer; return the ratio of rates."""
     ours(), peer()  # warm caches
-    ratios, rates = [], []
+    pairs = []
     for number in range(rounds):
         if number % 2:
             b, a = peer(), ours()
         else:
             a, b = ours(), peer()
-        ratios.append(a / b)
-        rates.append((a, b))
-    interval = mean_interval(ratios)
-    means = [sum(column) / rounds for column in zip(*rates, strict=True)]
+        pairs.append((a, b))
+    return row_of(name, pairs, target)
+
+
+def row_of(name: str, pairs: Sequence[tuple[float, float]], target: float) -> Row:
+    """Return the ratio of rates with its interval over rounds, and the mean of both rates."""
+    interval = mean_interval([a / b for a, b in pairs])
+    means = [sum(column) / len(pairs) for column in zip(*pairs, strict=True)]
     return {
         "name": name,
         "ratio": interval.centre,
@@ -74,127 +82,181 @@ def seconds_of(action: Callable[[], Any]) -> float:
 
 # parse ------------------------------------------------------------------------------------------------
 
+SIZES = ((300, False, 5.0), (3_000, False, 5.0), (3_000, True, 5.0), (110_000, False, 0.95))  # bytes, whether they vary
+
 
 def parse(folder: Path, rounds: int, quick: bool) -> Iterator[Row]:
     from tfrecord.reader import tfrecord_loader
 
-    from paceline.workload.tfrecord.example import decode, encode
-    from paceline.workload.tfrecord.frames import scan, write
+    from paceline.workload.tfrecord.alike import Alike
+    from paceline.workload.tfrecord.example import encode
+    from paceline.workload.tfrecord.frames import scan_blocks, write
 
-    for size, target in ((300, 5.0), (3_000, 5.0), (110_000, 0.95)):
+    consume, dice = deque[Any](maxlen=0).extend, random.Random(0)
+    for size, varies, target in SIZES:
         count = max(100, (2 if quick else 20) * 1_000_000 // size)
-        path = folder / f"{size}.tfrecord"
+        path = folder / f"{size}-{varies}.tfrecord"
         with open(path, "wb") as stream:
-            write(
-                stream,
-                (encode({"image/encoded": random.randbytes(size), "image/class/label": [k]}) for k in range(count)),
-            )
+            lengths = (dice.randrange(size // 2, size) if varies else size for _ in range(count))
+            images = ({"image/encoded": dice.randbytes(n), "image/class/label": [n % 1000]} for n in lengths)
+            write(stream, map(encode, images))
 
         def ours(path: Path = path, count: int = count) -> float:
             damages: list[Any] = []
-            return count / seconds_of(lambda: [decode(data) for _, data in scan(path, damages)])
+            decode = Alike()
+            return count / seconds_of(
+                lambda: consume(decode([data for _, data in found]) for found in scan_blocks(path, damages))
+            )
 
         def peer(path: Path = path, count: int = count) -> float:
-            return count / seconds_of(lambda: list(tfrecord_loader(str(path), None)))
+            return count / seconds_of(lambda: consume(tfrecord_loader(str(path), None)))
 
-        yield compare(f"parse, {size:,} bytes / tfrecord package", ours, peer, rounds, target)
+        name = f"{size // 2:,} to {size:,}" if varies else f"{size:,}"
+        yield compare(f"parse, {name} bytes / tfrecord package", ours, peer, rounds, target)
 
 
 # store ------------------------------------------------------------------------------------------------
 
 
-def jpegs(folder: Path, shards: int, each: int) -> None:
-    """Write shards as ImageNet has them: JPEG images of about 110 kB."""
+def jpegs(folder: Path, quick: bool) -> Path:
+    """Write shards as ImageNet has them, JPEG images of about 110 kB, unless they are there already."""
     from PIL import Image
 
     from paceline.workload.tfrecord.example import encode
     from paceline.workload.tfrecord.frames import write
 
+    if folder.exists():
+        return folder
     stream = io.BytesIO()
     Image.effect_noise((400, 350), 80).convert("RGB").save(stream, "JPEG", quality=90)
     folder.mkdir()
-    for shard in range(shards):
-        with open(folder / f"train-{shard:05d}-of-{shards:05d}", "wb") as file:
+    for shard in range(8):
+        with open(folder / f"train-{shard:05d}-of-00008", "wb") as file:
             row = {"image/encoded": stream.getvalue(), "image/class/label": [1]}
-            write(file, (encode(row) for _ in range(each)))
+            write(file, (encode(row) for _ in range(8 if quick else 48)))
+    return folder
+
+
+class Served:
+    """A folder behind `paceline data serve`, in processes of its own; its variables are set in this process."""
+
+    def __init__(self, folder: Path) -> None:
+        words = [sys.executable, "-m", "paceline", "data", "serve", str(folder)]
+        self._process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        self._names = []
+        for line in self._process.stdout:
+            if line.startswith("#"):
+                break
+            name, _, value = line.removeprefix("export ").strip().partition("=")
+            os.environ[name] = value
+            self._names.append(name)
+        self.source = f"tfrecord(s3://{folder.name})"
+
+    def close(self) -> None:
+        self._process.send_signal(signal.SIGINT)
+        self._process.wait()
+        for name in self._names:
+            del os.environ[name]
 
 
 def epoch_rate(source: Any) -> float:
-    """Return samples per second over an epoch, without the look at the next one."""
-    order, samples = source.order(8, 0), source.samples_of(NO_WORKLOAD)
+    """Return samples per second over an epoch, made by the thread of a feed as in training."""
+    from paceline.workload.feed import Feed
 
-    def epoch() -> None:
-        for step in range(order.steps):
-            if step + 8 < order.steps:
-                samples.expect(order.ids(0, step + 8))
-            samples(order.ids(0, step))
-
-    return order.samples / seconds_of(epoch)
+    order = source.order(8, 0)
+    feed = Feed(source.samples_of(NO_WORKLOAD), order, View(0, 1))
+    try:
+        return float(order.samples / seconds_of(lambda: [next(feed) for _ in range(order.steps)]))
+    finally:
+        feed.close()
 
 
 def store(folder: Path, rounds: int, quick: bool) -> Iterator[Row]:
-    from paceline.workload.objects.serve import Server
+    images = jpegs(folder / "images", quick)
+    served = Served(images)
+    remote, local = MENU.make(served.source), MENU.make(f"tfrecord({images})")
+    yield compare("store, S3 on loopback / disk", lambda: epoch_rate(remote), lambda: epoch_rate(local), rounds, 0.8)
+    remote._place.blocks.close()
+    served.close()
 
-    jpegs(folder / "images", 8, 8 if quick else 48)
-    with Server(folder / "images") as server:
+
+# recovery ---------------------------------------------------------------------------------------------
+
+
+class Noise:
+    """Samples of 64 KiB that need no decoding."""
+
+    def __len__(self) -> int:
+        return 1024
+
+    def __call__(self, ids: Any) -> Any:
+        import torch
+
+        return torch.randint(0, 256, (len(ids), 1 << 16), dtype=torch.uint8), ids % 10
+
+
+def recovery(folder: Path, rounds: int, quick: bool) -> Iterator[Row]:
+    from paceline.workload.feed import Feed
+    from paceline.workload.objects.serve import Server
+    from paceline.workload.tfrecord.pack import pack
+
+    pack(Noise(), None, folder / "noise", 256, lambda done, count: None)
+    with Server(folder / "noise") as server:
         os.environ.update(server.environment)
-        remote, local = MENU.make(f"tfrecord({server.address})"), MENU.make(f"tfrecord({folder / 'images'})")
-        row = compare(
-            "store, S3 on loopback / disk", lambda: epoch_rate(remote), lambda: epoch_rate(local), rounds, 0.8
-        )
-        remote._place.blocks.close()
+        source = MENU.make(f"tfrecord({server.address}, window=64)")
+        feed = Feed(source.samples_of(NO_WORKLOAD), source.order(8, 0), View(0, 1))
+
+        def rate(seconds: float) -> float:
+            began, batches = time.perf_counter(), 0
+            while time.perf_counter() < began + seconds:
+                next(feed)
+                batches += 1
+            return 8 * batches / (time.perf_counter() - began)
+
+        rate(1.0)
+        pairs, during = [], []
+        for _ in range(3 if quick else 8):
+            before = rate(2.0)
+            server.proxy.faults = 0.3
+            during.append(rate(3.0) / before)
+            server.proxy.faults = 0.0
+            rate(2.0)  # a pause before a retry is at most 2 s
+            pairs.append((rate(2.0), before))
+        feed.close()
+        source._place.blocks.close()
         for name in server.environment:
             del os.environ[name]
-    yield row
+    share = mean_interval(during)
+    print(f"while requests failed: {share.centre:.2f} ({share.low:.2f} to {share.high:.2f})", flush=True)
+    yield row_of("recovery, S3 after faults / before", pairs, 0.9)
 
 
 # ready ------------------------------------------------------------------------------------------------
 
 
-class Ready:
-    """Finished images for DataLoader, whose worker only has to hand them over."""
-
-    def __init__(self) -> None:
-        import torch
-
-        self.batch = torch.randn(32, 3, 224, 224), torch.arange(32)
-
-    def __len__(self) -> int:
-        return 1 << 20
-
-    def __getitem__(self, number: int) -> Any:
-        return self.batch
-
-
 def ready_dataset() -> Any:
-    """Return single samples for `queue`, one batch over and over."""
-    from torch.utils.data import DataLoader
+    """Return finished images, which have only to be put together to batches and handed over."""
+    import torch
+    from torch.utils.data import TensorDataset
 
-    images, labels = Ready().batch
-
-    class Rows:
-        def __len__(self) -> int:
-            return 3200
-
-        def __getitem__(self, number: int) -> int:
-            return number
-
-    return DataLoader(Rows(), collate_fn=lambda rows: (images, labels))
+    return TensorDataset(torch.randn(128, 3, 224, 224), torch.arange(128))
 
 
 def taking(take: Callable[[], Any], count: int) -> float:
-    def all_of_them() -> None:
-        for _ in range(count):
+    """Return batches per second, without those that were made while the peer had its turn."""
+
+    def some(number: int) -> None:
+        for _ in range(number):
             take()
 
-    return count / seconds_of(all_of_them)
+    some(AHEAD)
+    return count / seconds_of(lambda: some(count))
 
 
 def ready(folder: Path, rounds: int, quick: bool) -> Iterator[Row]:
-    from torch.utils.data import DataLoader
-
     count = 8 if quick else 40
-    loader = iter(DataLoader(Ready(), batch_size=None, num_workers=1))
+    loader = endless_loader()
     source = "dataset(input:ready_dataset)"
     for name, opened in (("queue", queue_stream), ("zmq", zmq_stream)):
         stream, close = opened(source, folder)
@@ -206,6 +268,15 @@ def ready(folder: Path, rounds: int, quick: bool) -> Iterator[Row]:
             2.0,
         )
         close()
+
+
+def endless_loader() -> Iterator[Any]:
+    """Return the batches of a DataLoader with one worker; its epoch is longer than this benchmark."""
+    from torch.utils.data import DataLoader, RandomSampler
+
+    data = ready_dataset()
+    sampler = RandomSampler(data, replacement=True, num_samples=1 << 22)
+    return iter(DataLoader(data, batch_size=32, sampler=sampler, num_workers=1))
 
 
 def queue_stream(source: str, folder: Path) -> tuple[Any, Callable[[], None]]:
@@ -237,11 +308,7 @@ def zmq_stream(source: str, folder: Path) -> tuple[Any, Callable[[], None]]:
 
 def training(folder: Path, rounds: int, quick: bool) -> Iterator[Row]:
     """Compare the rate of steps with a source and with one constant batch; the ratio may be at least 0.98."""
-    from paceline.workload.feed import Feed
-
-    steps = 3 if quick else 20
-    if not (folder / "images").exists():
-        jpegs(folder / "images", 8, 8 if quick else 48)
+    steps = 3 if quick else 10
 
     def rate(take: Callable[[], Any]) -> float:
         def loop() -> None:
@@ -251,20 +318,45 @@ def training(folder: Path, rounds: int, quick: bool) -> Iterator[Row]:
 
         return steps / seconds_of(loop)
 
-    jpeg = MENU.make(f"tfrecord({folder / 'images'})")
-    feed = Feed(jpeg.samples_of(NO_WORKLOAD), jpeg.order(8, 0), View(0, 1))
-    yield compare(
-        "training, JPEG shards, batch 8 / constant", lambda: rate(feed.__next__), lambda: rate(int), rounds, 0.98
-    )
-    feed.close()
-    for name, opened in (("queue", queue_stream), ("zmq", zmq_stream)):
-        stream, close = opened("dataset(input:ready_dataset)", folder)
-        take = stream.take
-        yield compare(f"training, {name}, batch 32 / constant", lambda t=take: rate(t), lambda: rate(int), rounds, 0.98)
+    images = jpegs(folder / "images", quick)
+    served = Served(images)
+    ready = "dataset(input:ready_dataset)"
+    rows: list[tuple[str, Callable[[], tuple[Any, Callable[[], None]]]]] = [
+        ("fake(cpu), batch 32", lambda: feed_of("fake(cpu)", 32)),
+        ("dataset, batch 32", lambda: feed_of(ready, 32)),
+        ("JPEG shards, batch 8", lambda: feed_of(f"tfrecord({images})", 8)),
+        ("JPEG shards in S3, batch 8", lambda: feed_of(served.source, 8)),
+        ("queue, batch 32", lambda: queue_stream(ready, folder)),
+        ("zmq, batch 32", lambda: zmq_stream(ready, folder)),
+    ]
+    for name, opened in rows:
+        stream, close = opened()
+        yield compare(
+            f"training, {name} / constant", lambda t=stream.take: rate(t), lambda: rate(int), rounds, WITHOUT_STALL
+        )
         close()
+    served.close()
 
 
-PARTS = {"parse": parse, "store": store, "ready": ready, "training": training}
+class Fed:
+    """A feed with the names of a stream."""
+
+    def __init__(self, feed: Any) -> None:
+        self.take = feed.__next__
+
+
+def feed_of(source: str, batch: int) -> tuple[Any, Callable[[], None]]:
+    from paceline.run.run import Run
+    from paceline.train.build import workload_of
+    from paceline.workload.feed import Feed
+
+    made = MENU.make(source)
+    workload = workload_of(Run(model="resnet18", source=source), made)
+    feed = Feed(made.samples_of(workload), made.order(batch, 0), View(0, 1))
+    return Fed(feed), feed.close
+
+
+PARTS = {"parse": parse, "store": store, "recovery": recovery, "ready": ready, "training": training}
 
 
 def main() -> None:
@@ -280,7 +372,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="paceline-input-") as folder:
         os.environ["XDG_CACHE_HOME"] = folder
         for name in options.only.split(","):
-            for row in PARTS[name](Path(folder), 3 if options.quick else 15, options.quick):
+            for row in PARTS[name](Path(folder), 3 if options.quick else 12, options.quick):
                 print(f"{row['name']}: {row['ratio']:.2f} ({row['low']:.2f} to {row['high']:.2f})", flush=True)
                 rows.append(row)
     head = ["what", "ratio", "95 %", "ours /s", "peer /s"]
@@ -290,7 +382,7 @@ def main() -> None:
     ]
     show(head, cells)
     for row in rows:  # what is at most 2 % of a step is judged by its worse end
-        print(verdict(row["name"], row["low"] if row["target"] == 0.98 else row["ratio"], row["target"]))
+        print(verdict(row["name"], row["low"] if row["target"] == WITHOUT_STALL else row["ratio"], row["target"]))
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1))
 
