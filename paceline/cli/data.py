@@ -1,4 +1,4 @@
-"""paceline data: write samples to TFRecord shards, check shards, and serve a folder as an object store."""
+"""paceline data: write samples to TFRecord shards, check shards, serve them as an object store, and time sources."""
 
 from __future__ import annotations
 
@@ -15,31 +15,44 @@ import typer
 
 from paceline.cli import app
 from paceline.cli.options import JsonFile
-from paceline.cli.show import size
+from paceline.cli.show import plus_minus, size
 from paceline.errors import WrongCommand
 from paceline.run.run import Run
 
 # The forms of the verb, and the words that follow each.
-FORMS = {"pack": "SOURCE DIR", "verify": "DIR", "serve": "DIR", "produce": "SOURCE ADDRESS"}
+FORMS = {
+    "pack": "SOURCE DIR",
+    "verify": "DIR",
+    "bench": "SOURCE",
+    "serve": "DIR",
+    "produce": "SOURCE ADDRESS",
+}
 
 
 @app.command()
 def data(
-    words: Annotated[list[str], typer.Argument(help="pack SOURCE DIR, verify DIR, serve DIR, produce SOURCE ADDRESS.")],
+    words: Annotated[
+        list[str],
+        typer.Argument(help="pack SOURCE DIR, verify DIR, bench SOURCE, serve DIR, produce SOURCE ADDRESS."),
+    ],
     model: Annotated[
         str,
         typer.Option(
-            "--model", help="pack, produce: a model that can train on the samples; gives fake samples their shape."
+            "--model",
+            help="pack, bench, produce: a model that can train on the samples; gives fake samples their shape.",
         ),
     ] = "small_cnn",
     shards: Annotated[int, typer.Option("--shards", help="pack: number of training files.")] = 8,
     seed: Annotated[
         int,
         typer.Option(
-            "--seed", help="pack: seed of the model; produce: also of the order; serve: of the faults.", min=0
+            "--seed", help="pack: seed of the model; bench, produce: also of the order; serve: of the faults.", min=0
         ),
     ] = 0,
-    batch_size: Annotated[int, typer.Option("--batch-size", help="produce: samples in a batch.", min=1)] = 32,
+    batch_size: Annotated[int, typer.Option("--batch-size", help="bench, produce: samples in a batch.", min=1)] = 32,
+    seconds: Annotated[
+        float, typer.Option("--seconds", help="bench: seconds for the source alone.", min=0.1, max=3600.0)
+    ] = 5.0,
     port: Annotated[
         int, typer.Option("--port", help="serve: port on this machine; 0 takes a free one.", min=0, max=65535)
     ] = 0,
@@ -52,8 +65,9 @@ def data(
 
     `paceline data pack "idx(FOLDER)" DIR --shards 16` writes the files train-00000-of-00016 and so on, and an index;
     then train with --source "tfrecord(DIR)". `paceline data verify DIR` lists damaged records; if there are any, its
-    exit code is 1. `paceline data serve DIR` starts an S3 server for this machine only. It prints the environment
-    variables that clients need, and runs until Ctrl-C. `paceline data produce SOURCE tcp://127.0.0.1:5555` sends
+    exit code is 1. `paceline data bench SOURCE --model M` measures a source alone, and how long a training step waits
+    for it. `paceline data serve DIR` starts an S3 server for this machine only. It prints the environment variables
+    that clients need, and runs until Ctrl-C. `paceline data produce SOURCE tcp://127.0.0.1:5555` sends
     batches to workers with --source "zmq(tcp://127.0.0.1:5555)".
     """
     if words[0] not in FORMS or len(words) != 1 + len(FORMS[words[0]].split()):
@@ -63,6 +77,8 @@ def data(
         _pack(words[1], Path(words[2]), model, shards, seed, json_file)
     elif words[0] == "verify":
         _verify(words[1], json_file)
+    elif words[0] == "bench":
+        _bench(words[1], model, batch_size, seed, seconds, json_file)
     elif words[0] == "produce":
         _produce(words[1], words[2], model, batch_size, seed)
     else:
@@ -101,6 +117,23 @@ def _verify(where: str, json_file: Path | None) -> None:
         raise typer.Exit(1)
 
 
+def _bench(text: str, model: str, batch_size: int, seed: int, seconds: float, json_file: Path | None) -> None:
+    from paceline.run.compose.compose import check
+    from paceline.train.source_bench import rate_alone, stall_in_training
+
+    run = Run(model=model, source=text, seed=seed, batch_size=batch_size)
+    check(run)
+    alone = rate_alone(run, seconds)
+    print(f"alone     {plus_minus(alone.samples, 1)} samples/s, {size(alone.bandwidth)}/s, in batches of {batch_size}")
+    stall = stall_in_training(run)
+    share, step = 100 * stall.share, stall.step * 1e3
+    print(f"training  {model}: {share:.1f} % of a step of {step:.1f} ms waits for data")
+    print(f"          {plus_minus(stall.rate, 1)} samples/s with one worker")
+    for note in stall.notes:
+        print(f"note: {note}")
+    _keep(json_file, {"source": text, "model": model, "alone": alone.to_dict(), "training": stall.to_dict()})
+
+
 def _serve(folder: Path, port: int, faults: float, seed: int) -> None:
     """Serve until a signal ends this process."""
     from paceline.workload.objects.serve import Server
@@ -117,9 +150,10 @@ def _serve(folder: Path, port: int, faults: float, seed: int) -> None:
 
 def _produce(text: str, address: str, model: str, batch_size: int, seed: int) -> None:
     """Send batches until a signal ends this process."""
-    from paceline.train.producer import batches_of
+    from paceline.train.producer import batches_of, keep_memory
     from paceline.workload.stream.pipe import TOKEN, Push
 
+    keep_memory()
     batches = batches_of(Run(model=model, source=text, seed=seed), batch_size)
     first = next(batches)
     token = os.environ.get(TOKEN) or secrets.token_urlsafe(24)
