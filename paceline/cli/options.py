@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_origin
@@ -21,10 +23,34 @@ from paceline.run.run import Run, about, flag_of, hosts_of
 
 OUTPUT = Panel.OUTPUT.value
 
+
+def _local(context: typer.Context, runs: Path) -> Path:
+    """Return the folder for records. An object store is mirrored in a folder, whose new files go there at the end."""
+    address = re.sub(r"^s3:/+", "s3://", str(runs))  # pathlib has collapsed the two slashes
+    if context.resilient_parsing or not address.startswith("s3://"):
+        return runs
+    from paceline.measure.record.mirror import Mirror
+
+    mirror = Mirror(address)
+    mirror.pull()
+
+    def push() -> None:
+        if names := mirror.push():
+            print(f"uploaded to {mirror.address}: {len(names)} file(s), {names[0]} first", file=sys.stderr)
+
+    context.call_on_close(push)
+    return mirror.folder
+
+
 Runs = Annotated[
     Path,
     typer.Option(
-        "--runs", envvar="PACELINE_RUNS", show_envvar=False, help="Folder for the records.", rich_help_panel=OUTPUT
+        "--runs",
+        envvar="PACELINE_RUNS",
+        show_envvar=False,
+        help="Folder for the records, or s3://BUCKET/PREFIX.",
+        rich_help_panel=OUTPUT,
+        callback=_local,
     ),
 ]
 JsonFile = Annotated[

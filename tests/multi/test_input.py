@@ -54,13 +54,23 @@ def packed(tmp_path):
 
 
 def test_training_from_a_store_with_faults_counts_retries_and_keeps_the_result(packed, tmp_path):
-    words = ("run", "-np", 2, "--model", "small_cnn", "--epochs", 2, "--global-batch", 16, "--runs", tmp_path / "runs")
+    words = ("run", "-np", 2, "--model", "small_cnn", "--epochs", 2, "--global-batch", 16)
     with Background("data", "serve", packed, "--faults", "0.3", "--seed", "4") as server:
-        stored = paceline(*words, "--source", "tfrecord(s3://packed)", "--json", tmp_path / "a.json", **server.environ)
-    local = paceline(*words, "--source", f"tfrecord({packed})", "--json", tmp_path / "b.json")
+        # the record goes to the store, too, and another machine (with another cache) lists it
+        place = ("--runs", "s3://packed/a b/runs")
+        source = ("--source", "tfrecord(s3://packed)", "--json", tmp_path / "a.json")
+        stored = paceline(*words, *source, *place, XDG_CACHE_HOME=str(tmp_path / "here"), **server.environ)
+        there = {"XDG_CACHE_HOME": str(tmp_path / "there"), **server.environ}
+        kept = {path: path.stat().st_mtime_ns for path in (packed / "a b" / "runs").iterdir()}
+        listed = paceline("list", *place, **there)
+    local = paceline(*words, "--source", f"tfrecord({packed})", "--json", tmp_path / "b.json", "--runs", tmp_path / "r")
     assert (stored.returncode, local.returncode) == (0, 0), stored.stderr + local.stderr
     a, b = (json.loads((tmp_path / name).read_text()) for name in ("a.json", "b.json"))
     assert a["loss"] == b["loss"]
+    assert f"{a['id']}.json" in {path.name for path in kept}
+    assert listed.returncode == 0, listed.stderr
+    assert "small_cnn" in listed.stdout
+    assert {path: path.stat().st_mtime_ns for path in (packed / "a b" / "runs").iterdir()} == kept
     assert a["input"]["retries"] > 0
     assert f"object store: {a['input']['retries']} of {a['input']['requests']} requests" in stored.stdout
     assert b["input"] == {}
@@ -85,3 +95,17 @@ def test_a_target_that_is_not_reached_ends_with_exit_code_1(packed, tmp_path):
     assert missed.returncode == 1
     assert "target 1 was not reached: the last accuracy is" in missed.stderr
     assert "Total img/sec" in missed.stdout
+
+
+def test_bench_measures_a_source_alone_and_its_stall_in_training(packed, tmp_path):
+    words = ("data", "bench", f"tfrecord({packed})", "--model", "small_cnn", "--batch-size", 8, "--seconds", 0.5)
+    done = paceline(*words, "--json", tmp_path / "bench.json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "bench.json").read_text())
+    rate, moved = result["alone"]["samples_per_second"]["centre"], result["alone"]["bytes_per_second"]
+    assert moved == pytest.approx(rate * (4 * 4 * 4 + 8))  # a gray image of 4 x 4 floats, and its label
+    assert 0 <= result["training"]["share"] < 1
+    assert f"{100 * result['training']['share']:.1f} % of a step" in done.stdout
+    wrong = paceline("data", "bench", f"tfrecord({tmp_path}/nothing)")
+    assert wrong.returncode == 2
+    assert "there is no such folder" in wrong.stderr

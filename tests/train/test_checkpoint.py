@@ -88,6 +88,8 @@ def trained(run, stop=None):
         {"strategy": "p3"},
         {"rule": "diloco(every=3)"},
         {"accumulate": 2},
+        {"schedule": "mgwfbp"},
+        {"schedule": "auto"},
     ],
     ids=lambda choices: next(iter(choices.values()), "allreduce"),
 )

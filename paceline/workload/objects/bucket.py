@@ -1,4 +1,4 @@
-"""A bucket: listings and ranges. Failed requests are retried here, and retries are counted.
+"""A bucket: listings, ranges and writes. Failed requests are retried here, and retries are counted.
 
 503, 429, time-outs, resets, short bodies    retry after a pause that doubles up to 2 s, with jitter
 403, no such bucket, no such key             fail at once, and name the key
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from paceline.errors import StoreFailed, WrongCommand
 from paceline.workload.objects.access import endpoint_of, open_store
-from paceline.workload.objects.address import Address, Item
+from paceline.workload.objects.address import SCHEME, Address, Item
 
 if TYPE_CHECKING:
     from obstore import GetOptions
@@ -109,6 +109,15 @@ class Bucket:
         with self._lock:
             self.counts.nbytes += len(data)
         return data
+
+    def write(self, key: str, data: bytes) -> None:
+        """Write an object in one request, whether it exists or not."""
+        import obstore
+
+        def once() -> None:
+            obstore.put(self._store, key, data, use_multipart=False)
+
+        self._attempt(f"{SCHEME}{self.address.bucket}/{key}", once)
 
     def _attempt(self, what: str, action: Callable[[], Result], progress: Callable[[], int] = lambda: 0) -> Result:
         """Repeat an action until it succeeds. Progress resets the count of attempts."""
