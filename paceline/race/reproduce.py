@@ -14,6 +14,7 @@ from paceline.measure.record.store import Store, open_store
 from paceline.race.keep import keep
 from paceline.race.published import load
 from paceline.race.published._sheet import STARTS, Benchmark, Reproduction, fill
+from paceline.race.surroundings import beside
 from paceline.run.run import Run
 
 QUICK = {"steps": 3, "repeats": 2, "warmup": 2}  # lengths of --quick, with one start instead of several
@@ -62,7 +63,8 @@ def measure_missing(
             on_run(run, k + 1, len(turns), (clock() - began) / k * (len(turns) - k) if k else None)
         turn = {"name": f"reproduce {name}", "round": number, "sitting": sitting}
         try:
-            keep(run, runs, on_line=lambda *_: None, race=turn)
+            with beside(run):
+                keep(run, runs, on_line=lambda *_: None, race=turn)
         except PacelineError as problem:
             problems.append(f"{run.text}: {str(problem).splitlines()[0]}")
     return problems

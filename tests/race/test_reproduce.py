@@ -1,5 +1,6 @@
 """Published tables: every cell has a state, every figure of ours a record; without the record there is no figure."""
 
+import os
 import re
 from itertools import pairwise
 
@@ -14,9 +15,15 @@ from paceline.race import reproduce as job
 from paceline.race.published import NAMES, dlaas, elasticdl, load
 from paceline.race.published._sheet import STARTS, Row, SheetCell
 from paceline.race.reproduce import reproduce
+from paceline.race.surroundings import DATASET, STORE, ZMQ, beside, disk
 from paceline.run.run import Run
+from paceline.types import View, Workload
+from paceline.workload import sources
+from paceline.workload.stream.pipe import TOKEN
 from tests.race.published.kept import cells, kept
 from tests.report.samples import record
+
+QUEUE = f"queue({DATASET})"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -64,8 +71,53 @@ def test_a_damaged_or_failed_record_fills_no_cell(tmp_path):
 def test_efficiency_is_speed_up_divided_by_workers(tmp_path):
     for run in reproduce("dlaas", tmp_path).missing():
         kept(run, tmp_path)
-    [two] = [cell for cell in cells("dlaas", tmp_path) if cell.state == "measured" and cell.row.name == "2"]
-    assert two.ratio.centre == pytest.approx(196 * 0.96 / 205, rel=0.05)
+    twos = [cell for cell in cells("dlaas", tmp_path) if cell.state == "measured" and cell.row.run.workers == 2]
+    assert {cell.row.name for cell in twos} == {"2", "disk, 2", "fake, 2"}
+    assert all(cell.ratio.centre == pytest.approx(196 * 0.96 / 205, rel=0.05) for cell in twos)
+
+
+def test_rows_of_an_object_store_have_their_stall_beside_disk_and_fake_data(tmp_path):
+    runs = {run.source: run for run in reproduce("dlaas", tmp_path).missing() if run.workers == 2}
+    assert {STORE, disk(), "fake(cpu)"} <= set(runs)
+    kept(runs[STORE], tmp_path, breakdown={"data": 0.25, "step": 1.0})
+    [stored] = [cell for cell in cells("dlaas", tmp_path) if cell.state == "measured"]
+    [stall] = [figure for figure in stored.row.figures if figure.name == "stall"]
+    assert stored.value(stall) == "25.0%"
+
+
+def test_the_claim_about_zmq_is_judged_by_five_starts_of_all_ways_from_outside(tmp_path):
+    def judged():
+        return reproduce("tensorpack", tmp_path).judged
+
+    assert [text.partition('": ')[2] for text in judged()] == ["not judged: cells are empty"]
+    outside = [run for run in reproduce("tensorpack", tmp_path).missing() if run.source in (QUEUE, DATASET, ZMQ)]
+    for run in outside:
+        kept(run, tmp_path)
+    assert len(judged()) == 4  # two tables, one and two workers
+    assert all("not decided: too few fresh starts" in text for text in judged())
+    for run in outside:
+        for start in range(2, 6):
+            kept(run, tmp_path, start)
+    assert all("false here (zmq has 1.00" in text for text in judged()), judged()
+
+
+@pytest.mark.multi
+def test_surroundings_serve_shards_and_send_batches_while_a_run_lasts(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for source, count in ((STORE, 16), (disk(), 16)):
+        with beside(Run(source=source)):
+            made = sources.MENU.make(source)
+            images, labels = made.samples_of(Workload(None, None, None))(made.order(count, 0).ids(0, 0))
+            assert images.shape == (count, 3, 64, 64)
+            assert len(set(labels.tolist())) > 1
+            if made.counts():
+                made._place.blocks.close()
+    assert "AWS_SECRET_ACCESS_KEY" not in os.environ
+    with beside(Run(source=ZMQ, batch_size=4)):
+        stream = sources.MENU.make(ZMQ).open(View(0, 1), {})
+        assert [list(part.shape) for part in stream.take()] == [[4, 3, 64, 64], [4]]
+        stream.close()
+    assert TOKEN not in os.environ
 
 
 def test_members_that_are_not_there_are_found_by_asking(tmp_path, monkeypatch):

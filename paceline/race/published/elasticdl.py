@@ -16,7 +16,7 @@ from paceline.measure.communication import TASK_BATCHES, ratio
 from paceline.measure.stats.intervals import ENOUGH, Interval, mean_interval
 from paceline.race.cells import Heat
 from paceline.race.plan import base
-from paceline.race.published._sheet import Filled, PublishedFigure, Row, Sheet, SheetCell, cores
+from paceline.race.published._sheet import LEVEL, Filled, PublishedFigure, Row, Sheet, SheetCell, cores
 from paceline.race.results.standing import Standing, mean_parts
 from paceline.race.suite import read_suite
 from paceline.run.run import Run
@@ -28,7 +28,6 @@ MODELS: dict[str, dict[str, Any]] = {
     "image_compression": {"model": "image_compression"},
 }
 WORKERS = (1, 2, 3)  # every model runs here with these, even if not published
-LEVEL = 0.1  # share of a speed-up; a claim fails only if an improvement of this size can be ruled out
 SLOW_UPDATE = 0.1  # share of a step; an update reads and writes the model once, which should take less
 SUITE = "elasticdl"
 COMMON = f"batch 64, random images, tasks of {TASK_BATCHES} batches"

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from paceline.race.published._sheet import SMALL, Filled, Row, Sheet, has_source, too_many
+from paceline.measure.stats.intervals import ENOUGH, Interval
+from paceline.race.published._sheet import LEVEL, SMALL, Filled, Row, Sheet, SheetCell, has_source, too_many
+from paceline.race.surroundings import DATASET, ZMQ
 from paceline.run.run import Run
 from paceline.run.strategies import STRATEGIES
 
@@ -13,15 +15,12 @@ from paceline.run.strategies import STRATEGIES
 PLACES = {
     "gpu": ("fake", "fake(device)"),
     "cpu": ("fake", "fake(cpu)"),
-    "python": ("queue", "queue(fake(cpu))"),
-    "python-dataset": ("dataset", ""),
-    "zmq-consume": ("zmq", ""),
+    "python": ("queue", f"queue({DATASET})"),
+    "python-dataset": ("dataset", DATASET),
+    "zmq-consume": ("zmq", ZMQ),
 }
-# Places that need something beside the run.
-NEEDS = {
-    "python-dataset": "it needs a data set of yours: --source dataset(package.module:function)",
-    "zmq-consume": "it needs a producer beside it: paceline data produce",
-}
+OUTSIDE = ("python", "python-dataset", "zmq-consume")  # made by other programs than the runtime
+CLAIM = "zmq-consume was reported as the fastest way in for data made outside the framework"
 HERE = "64 x 64 images, batch 16: a CPU takes minutes for theirs"
 # A CPU without bf16 instructions is many times slower with it, so the ladder uses smaller images.
 RUNG = {**SMALL, "image_size": 32, "batch_size": 4, "steps": 3}
@@ -63,7 +62,7 @@ def _answer(update: str, place: str, workers: int) -> tuple[Run | None, str]:
         return None, f"this version has no strategy {update}"
     if not has_source(word):
         return None, f"this version has no source {word}"
-    if reason := NEEDS.get(place) or too_many(workers):
+    if reason := too_many(workers):
         return None, reason
     return Run(workers=workers, strategy=update, source=source, **SMALL), ""
 
@@ -93,8 +92,43 @@ def _ladder(table: dict[str, Any]) -> Sheet:
 
 
 def judge(published: dict[str, Any], filled: Sequence[Filled]) -> list[str]:
-    """Return an empty list: no published conclusion can be checked with figures."""
-    return []
+    """Judge the claim about zmq in every table and for every number of workers that has records."""
+    assert CLAIM in published["notes"]
+    return [f'"{CLAIM}": {verdict}' for verdict in _verdicts(filled) or ["not judged: cells are empty"]]
+
+
+def _verdicts(filled: Sequence[Filled]) -> list[str]:
+    out = []
+    for sheet in filled:
+        for workers in dict.fromkeys(cell.row.run.workers for cell in sheet.cells if cell.row.run):
+            cells = [sheet.find(f"{place}, {workers}") for place in OUTSIDE]
+            known = [cell for cell in cells if cell is not None and cell.standing is not None]
+            if len(known) == len(OUTSIDE):
+                out.append(f"{_verdict(*known)}; {sheet.sheet.title}, {workers} worker(s)")
+    return out
+
+
+def _verdict(queue: SheetCell, dataset: SheetCell, zmq: SheetCell) -> str:
+    """Judge whether zmq is faster than both others. A gain that cannot reach LEVEL fails the claim."""
+    assert zmq.standing is not None
+    ratios = {
+        name: zmq.standing.against(cell.standing)
+        for name, cell in (("queue", queue), ("dataset", dataset))
+        if cell.standing
+    }
+    listed = ", ".join(f"{_spoken(ratio)} of {name}" for name, ratio in ratios.items())
+    if min(len(cell.records) for cell in (queue, dataset, zmq)) < ENOUGH:
+        return f"not decided: too few fresh starts, {ENOUGH} are needed (zmq has {listed})"
+    if all(ratio.low is not None and ratio.low > 1 for ratio in ratios.values()):
+        return f"true here (zmq has {listed})"
+    if any(ratio.high is not None and ratio.high < 1 + LEVEL for ratio in ratios.values()):
+        return f"false here (zmq has {listed})"
+    return f"not decided: the difference may be chance (zmq has {listed})"
+
+
+def _spoken(ratio: Interval) -> str:
+    around = "" if ratio.low is None or ratio.high is None else f" [{ratio.low:.2f}, {ratio.high:.2f}]"
+    return f"{ratio.centre:.2f}{around}"
 
 
 def facts(published: dict[str, Any]) -> list[tuple[str, str]]:
