@@ -123,7 +123,7 @@ def _indexed(
             timeout=loader.timeout,
             worker_init_fn=loader.worker_init_fn,
             multiprocessing_context=loader.multiprocessing_context,
-            generator=loader.generator,
+            generator=loader.generator if loader.generator is not None else _generator(order.seed, epoch),
             prefetch_factor=loader.prefetch_factor,
         )
         for step, batch in enumerate(batches, start):
@@ -131,6 +131,17 @@ def _indexed(
             if dealt.samples or training():
                 yield dealt
         start = 0
+
+
+def _generator(seed: int, epoch: int) -> Any:
+    """Return the generator that seeds the processes of a loader.
+
+    By default a DataLoader takes this seed from torch's global generator when an epoch begins. A run that resumes inside
+    an epoch would take one number more than a run without a stop.
+    """
+    import torch
+
+    return torch.Generator().manual_seed((seed * 0x9E3779B97F4A7C15 + epoch) % 2**63)
 
 
 def _following(order: Permuted, epoch: int, step: int) -> Cursor:

@@ -42,7 +42,8 @@ def environ():
     return {**os.environ, "PACELINE_WATCHED": "0", "PACELINE_FLOPS": "1"}
 
 
-def test_a_killed_run_resumes_as_if_nothing_had_happened(tmp_path, environ):
+def killed_and_resumed(tmp_path, environ, command, latest):
+    """Train without a stop, then with kill -9 after the first checkpoint. Judge the ids, and return both folders."""
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     whole.mkdir()
     cut.mkdir()
@@ -56,7 +57,7 @@ def test_a_killed_run_resumes_as_if_nothing_had_happened(tmp_path, environ):
         stderr=subprocess.DEVNULL,
     )
     limit = time.monotonic() + 100
-    while not (cut / "kept" / "latest.json").exists() and job.poll() is None and time.monotonic() < limit:
+    while not (cut / "kept" / latest).exists() and job.poll() is None and time.monotonic() < limit:
         time.sleep(0.002)
     job.send_signal(signal.SIGKILL)  # its workers end when they notice that nobody launched them
     job.wait()
@@ -64,7 +65,8 @@ def test_a_killed_run_resumes_as_if_nothing_had_happened(tmp_path, environ):
     before = history(cut)
     for rank in range(2):
         (cut / f"ids.{rank}").unlink()
-    done = subprocess.run(command(cut, "--resume"), cwd=ROOT, env=environ, capture_output=True, text=True, timeout=120)
+    again = command(cut, "--resume")
+    done = subprocess.run(again, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     start = int(done.stdout.partition("resumed from step ")[2].split(",")[0])
     assert start >= 5
@@ -75,9 +77,40 @@ def test_a_killed_run_resumes_as_if_nothing_had_happened(tmp_path, environ):
     for epoch in range(EPOCHS):
         used = [number for step in led[epoch * steps : (epoch + 1) * steps] for number in step]
         assert sorted(used) == list(range(SAMPLES))
+    return whole, cut
+
+
+def test_a_killed_run_resumes_as_if_nothing_had_happened(tmp_path, environ):
+    whole, cut = killed_and_resumed(tmp_path, environ, command, "latest.json")
     for a, b in zip(end_of(whole), end_of(cut), strict=True):
         assert all(torch.equal(a["model"][name], b["model"][name]) for name in a["model"])
         assert torch.equal(a["random"], b["random"])
+
+
+AXES = {
+    "allreduce": ("--strategy", "allreduce"),
+    "neighbor": ("--strategy", "neighbor_allreduce"),
+    "topk": ("--compress", "feedback(topk(ratio=0.1))"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loaders", [0, 2])
+@pytest.mark.parametrize("axes", AXES)
+def test_a_killed_script_goes_on_as_if_nothing_had_happened(tmp_path, environ, axes, loaders):
+    """Three networks at once: small_cnn, one with BatchNorm, one with dropout."""
+
+    def script(folder, *_):
+        launcher = (sys.executable, "-m", "paceline", "run", "-np", "2", *AXES[axes])
+        return [*launcher, "--", sys.executable, "-m", "tests.multi.killed", str(folder), str(loaders)]
+
+    whole, cut = killed_and_resumed(tmp_path, environ, script, "latest")
+    for rank in range(2):
+        a, b = (Snapshot.load(next(f.glob(f"end/step-*/rank-{rank}.snapshot"))).state for f in (whole, cut))
+        for part in ("model", "buffers"):
+            assert (a[part] is None) == (b[part] is None)
+            assert all(torch.equal(value, b[part][name]) for name, value in (a[part] or {}).items())
+        assert torch.equal(a["extra"]["random"], b["extra"]["random"])
 
 
 def wait_for_workers(folder):
