@@ -136,8 +136,8 @@ def _indexed(
 def _generator(seed: int, epoch: int) -> Any:
     """Return the generator that seeds the processes of a loader.
 
-    By default a DataLoader takes this seed from torch's global generator when an epoch begins. A run that resumes inside
-    an epoch would take one number more than a run without a stop.
+    By default a DataLoader takes this seed from torch's global generator when an epoch begins. A run that resumes
+    inside an epoch would take one number more than a run without a stop.
     """
     import torch
 
