@@ -33,7 +33,7 @@ from paceline.race.suite import Suite
 from paceline.race.turns import in_turns
 from paceline.run.axes import Composed
 from paceline.run.compose.compose import OWN, check, servers_of
-from paceline.run.fields import Kind
+from paceline.run.fields import LARGEST_SEED, Kind
 from paceline.run.reference import LIMIT, REFERENCES, is_bound
 from paceline.run.run import Run, fields
 
@@ -302,9 +302,14 @@ def _cells(
             heat = entry.heat
             stem = slug(redact(f"{heat.model} {heat.workers}x{heat.batch} {entry.label}"))
             name = f"{stem}-{index + 1}-round{number}"
-            yield Cell(
-                name, heat, entry.label, number, entry.run, script, entry.same_result, entry.alone, composed[index]
-            )
+            run = _in_round(entry.run, number)
+            checked = replace(composed[index], run=run)
+            yield Cell(name, heat, entry.label, number, run, script, entry.same_result, entry.alone, checked)
+
+
+def _in_round(run: Run, number: int) -> Run:
+    """Return the run of a round. Where accuracy is compared, every round has another seed, for all contenders alike."""
+    return run.with_(seed=(run.seed + number - 1) % (LARGEST_SEED + 1)) if run.epochs and number > 1 else run
 
 
 def _rounds_of(entry: Entry, suite: Suite) -> Collection[int]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import isfinite
 
 from paceline.race.results.fields import Field
+from paceline.race.results.learning import target_of, timed_accuracy
 from paceline.race.results.standing import PARTS, SAME, Standing, mean_parts, rate_of
 from paceline.report import tables
 from paceline.report.chart import Bar, Dot, Interval, Line, Lines, Row, Rows
@@ -198,6 +199,34 @@ def curves(standings: Sequence[Standing], values: Sequence[Sequence[float]], wha
         says="; ".join(f"{s.label} from {series[0]:.3g} to {series[-1]:.3g}" for s, series in pairs) + ".",
         chart=Lines(axis, what, tuple(line for line in lines if line.points), whole_x=True),
         table=tables.curve([s for s, _ in pairs], [series for _, series in pairs], what),
+    )
+
+
+def accuracy_in_time(standings: Sequence[Standing], workers: int) -> Figure | None:
+    """Return a chart of accuracy against seconds of training, one line per start, and a table of times to a target."""
+    known = [s for s in standings if any(len(timed_accuracy(record)) > 1 for record in s.records)]
+    target = target_of(record for s in known for record in s.records)
+    if not known or target is None:
+        return None
+    colors = _series(known)
+    lines = [
+        Line(
+            s.label,
+            colors[s.label],
+            tuple(p for p in timed_accuracy(record) if isfinite(p[1])),
+            dash=dash(k),
+            dots=True,
+        )
+        for k, s in enumerate(known)
+        for record in s.records
+    ]
+    table = tables.learning(known, target)
+    return Figure(
+        name=f"accuracy-time-{workers}",
+        title="Accuracy against time",
+        says="; ".join(f"{row[0]}: {row[-1]} s to {target:.4g}" for row in table.rows) + ".",
+        chart=Lines("seconds of training", "accuracy", tuple(line for line in lines if line.points)),
+        table=table,
     )
 
 

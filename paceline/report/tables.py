@@ -9,6 +9,7 @@ from math import ceil
 from paceline.measure.record.record import Record
 from paceline.measure.stats.intervals import Interval
 from paceline.race.results.fields import Field
+from paceline.race.results.learning import final_accuracy, time_to_target
 from paceline.race.results.standing import PARTS, Standing, mean_parts, name_of, rate_of
 from paceline.report.trace import Span
 from paceline.run.reference import COMPARED
@@ -130,6 +131,25 @@ def curve(standings: Sequence[Standing], values: Sequence[Sequence[float]], what
         figures = (series[0], max(series) if up else min(series), series[-1])
         rows.append((standing.label, str(len(series)), *(f"{value:.4g}" for value in figures)))
     return Table(("contender", "points", f"first {what}", "highest" if up else "lowest", "last"), tuple(rows))
+
+
+def learning(standings: Sequence[Standing], target: float) -> Table:
+    """Return final accuracy and time to a target, each with its interval over starts."""
+    rows = []
+    for standing in standings:
+        final, (times, reached) = final_accuracy(standing.records), time_to_target(standing.records, target)
+        share = f"{reached} of {len(standing.records)}"
+        rows.append((standing.label, _around(final, 4), share, "-" if times is None else _around(times, 1)))
+    return Table(("contender", "final accuracy", f"reached {target:.4g}", "seconds until then"), tuple(rows))
+
+
+def _around(interval: Interval | None, digits: int) -> str:
+    if interval is None:
+        return "-"
+    text = f"{interval.centre:.{digits}f}"
+    if interval.low is None or interval.high is None:
+        return text
+    return f"{text} [{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
 
 
 def timeline(steps: Mapping[str, Sequence[Span]]) -> Table:

@@ -51,6 +51,12 @@ def test_every_combination_is_a_cell_and_rounds_are_shuffled_by_the_seed():
     assert [c.name for c in plan(suite.model_copy(update={"seed": 1})).cells] != [c.name for c in planned.cells]
 
 
+def test_rounds_that_train_for_accuracy_have_a_seed_each_and_others_one_for_all():
+    longer = plan(small(seed=7, workers=[2], rounds=3, run={"epochs": 2, "source": "fake(cpu)"})).cells
+    assert {(cell.round, cell.run.seed) for cell in longer} == {(1, 7), (2, 8), (3, 9)}
+    assert {cell.run.seed for cell in plan(small(seed=7, workers=[2], rounds=3)).cells} == {7}
+
+
 def test_a_worker_has_the_same_threads_in_every_cell():
     cells = plan(small(workers=[1, 2])).cells
     assert len({cell.run.threads for cell in cells}) == 1

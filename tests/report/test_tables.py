@@ -51,6 +51,23 @@ def test_the_accuracy_chart_has_a_line_of_all_epochs_for_whoever_has_several():
     assert ">epoch</text>" in plots.to_svg(chart)
 
 
+def test_accuracy_against_time_has_every_start_and_the_seconds_to_a_target():
+    def timed(seconds, *values):
+        return [{**grade, "seconds": seconds * k} for k, grade in enumerate(graded(*values), 1)]
+
+    slow = [record("ddp", start=start, accuracy=timed(10, 0.5, 0.7, 0.9)) for start in (1, 2)]
+    fast = [record("allreduce", start=start, accuracy=timed(5 + start, 0.6, 0.8, 0.8 - start / 10)) for start in (1, 2)]
+    drawn = draw_field(field_of([*slow, *fast]), {})
+    chart = next(chart for _, chart in drawn.curves if chart.name == "accuracy-time-2")
+    assert [line.name for line in chart.chart.lines].count("allreduce") == 2
+    assert {(20.0, 0.7), (30.0, 0.9)} <= {point for line in chart.chart.lines for point in line.points}
+    assert column(chart.table, "reached 0.8") == {"ddp": "2 of 2", "allreduce": "2 of 2"}
+    assert column(chart.table, "seconds until then")["ddp"] == "30.0 [30.0, 30.0]"
+    assert column(chart.table, "seconds until then")["allreduce"].startswith("13.0 [")
+    assert column(chart.table, "final accuracy")["allreduce"].startswith("0.6500 [")
+    assert ">seconds of training</text>" in plots.to_svg(chart)
+
+
 def test_what_ddp_waits_is_not_known_and_not_shown_as_nothing():
     field = field_of(race(worlds=(2,)))
     chart = plots.breakdown(field.at(2), 2)

@@ -73,6 +73,7 @@ def draw_field(field: Field, events: RanksOfRecord) -> Drawn:
             *_each(worlds, lambda n: _loss(field, n)),
             *_each(worlds, lambda n: _accuracy(field, n)),
             *(shown for name in _logged(field) for shown in _each(worlds, partial(_metric, field, name))),
+            *_each(worlds, lambda n: plots.accuracy_in_time(field.at(n), n)),
         ],
         timeline=timeline([(s, _step_of(s, events)) for s in field.at(worlds[-1])], worlds[-1]),
     )
