@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from paceline.workload.tfrecord.example import decode
 
 MOST = 1 << 12  # lengths that are remembered
+TWICE = 2  # records of a length that are decoded before their skeleton is known
 LONG = 1 << 14  # bytes from which on a value is a view of the record instead of a copy
 BYTES, FLOATS, INTEGERS = 0x0A, 0x12, 0x1A  # tags of the three kinds of lists
 Fields = dict[str, Any]  # of one record
@@ -72,6 +73,16 @@ class Alike:
             if all(column.count(piece) == len(records) for column, piece in same):
                 columns = (_column(records, *pair) for pair in zip(skeleton.spans, pieces[1::2], strict=True))
                 return dict(zip((span.name for span in skeleton.spans), columns, strict=True))
+        elif len(records) > TWICE:
+            first = self._each(records[:TWICE])
+            if self._skeletons.get(len(records[0])) is not None:
+                rest, others = self._alike(records[TWICE:]), len(records) - TWICE
+                names = dict.fromkeys([*first, *rest])
+                return {name: first.get(name, [None] * TWICE) + rest.get(name, [None] * others) for name in names}
+        return self._each(records)
+
+    def _each(self, records: Sequence[bytes]) -> Columns:
+        """Decode records one by one."""
         rows = [self._one(record) for record in records]
         names = dict.fromkeys(name for row in rows for name in row)
         return {name: [row.get(name) for row in rows] for name in names}
