@@ -200,7 +200,8 @@ def test_damaged_records_that_look_alike_are_refused_as_any_record_is():
             with pytest.raises(ValueError):
                 alike([content, bytes(damaged)])
         else:  # repr: NaN is not equal to itself
-            assert repr(rows_of(alike, [content, bytes(damaged)])[1]) == repr(expected)
+            row = rows_of(alike, [content, bytes(damaged)])[1]
+            assert repr(sorted(row.items())) == repr(sorted(expected.items()))
     assert outcomes == {True, False}
 
 
