@@ -111,8 +111,8 @@ FORMS = {  # help of the forms of a verb, by the first word
     "data bench": (
         "Usage: paceline data bench SOURCE [OPTIONS]",
         "",
-        "  Measure samples and bytes per second of SOURCE alone, then train one worker for",
-        "  a few steps and print the share of a step that waits for data.",
+        "  Measure samples and bytes per second of SOURCE alone, then train one worker",
+        "  for a few steps and print the share of a step that waits for data.",
         "",
         "  --model NAME   The model to train.  [default: small_cnn]",
         "  --batch-size N Samples in a batch.  [default: 32]",

@@ -303,7 +303,7 @@ def _cells(
             stem = slug(redact(f"{heat.model} {heat.workers}x{heat.batch} {entry.label}"))
             name = f"{stem}-{index + 1}-round{number}"
             run = _in_round(entry.run, number)
-            checked = replace(composed[index], run=run)
+            checked = replace(composed[index], run=_in_round(composed[index].run, number))
             yield Cell(name, heat, entry.label, number, run, script, entry.same_result, entry.alone, checked)
 
 
