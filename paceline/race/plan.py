@@ -302,8 +302,9 @@ def _cells(
             heat = entry.heat
             stem = slug(redact(f"{heat.model} {heat.workers}x{heat.batch} {entry.label}"))
             name = f"{stem}-{index + 1}-round{number}"
-            run = _in_round(entry.run, number)
-            checked = replace(composed[index], run=_in_round(composed[index].run, number))
+            run, checked = _in_round(entry.run, number), composed[index]
+            if run is not entry.run:
+                checked = replace(checked, run=checked.run.with_(seed=run.seed))
             yield Cell(name, heat, entry.label, number, run, script, entry.same_result, entry.alone, checked)
 
 
