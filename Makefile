@@ -47,7 +47,7 @@ ROUNDS ?= 40
 chaos: $(READY) ## kill, join and leave at random in elastic jobs; oracles judge, and a table shows seconds to the next commit
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.elastic.chaos --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
 
-protocol: $(READY) ## 100,000 random schedules of faults through the elastic protocol, twice (long: under an hour on a busy machine)
+protocol: $(READY) ## 100,000 random schedules of faults through the elastic protocol, for shm and for tcp (minutes)
 	$(BIN)/python -m tests.elastic.test_protocol 100000
 
 check: $(READY) ## format, lint, types and layers

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
 from typing import Any
 
 import torch
 
 from paceline.api.join import Worker
+from paceline.elastic.contact import Contact
 from paceline.elastic.launch import FOLDER
 from paceline.elastic.presence import ElasticPresence, member_name
+from paceline.elastic.transports import transport_of
 from paceline.engine.device import Device
 from paceline.errors import WrongCommand
 from paceline.strategy.memberships.elastic import Elastic
@@ -57,8 +59,10 @@ class ElasticWorker(Worker):
 
     elastic = True
 
-    def __init__(self, folder: Path, device: Device, slot: int, start: int) -> None:
-        self._folder, self._slot, self._start = folder, slot, start
+    def __init__(
+        self, contact: Contact, device: Device, slot: int, start: int, choices: Mapping[str, Any] | None = None
+    ) -> None:
+        self._contact, self._slot, self._start, self._choices = contact, slot, start, dict(choices or {})
         self._presence: ElasticPresence | None = None
         self._finished = False
         self._requests = EndRequest()
@@ -87,7 +91,9 @@ class ElasticWorker(Worker):
         if self._presence is not None:
             raise WrongCommand("a second wrap() in an elastic job", why="one model is committed at a time")
         name = member_name(self._slot)
-        self._presence = ElasticPresence(self._folder, name, shards=membership.shards)
+        comm, buffer = self._choices.get("comm") or "auto", self._choices.get("socket_buffer") or 0
+        transport = transport_of(comm, self._contact, os.environ, buffer)
+        self._presence = ElasticPresence(self._contact, name, shards=membership.shards, transport=transport)
         pace = ElasticPace(
             model,
             optimizer,
@@ -190,7 +196,8 @@ def join_elastic(device: Device) -> ElasticWorker:
     if device.kind != "cpu":
         raise WrongCommand("membership elastic on a GPU", why="it moves gradients through the memory of the host")
     slot, start = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-    worker = ElasticWorker(Path(os.environ[FOLDER]), device, slot, start)
+    choices = json.loads(os.environ.get("PACELINE_CHOICES") or "{}")
+    worker = ElasticWorker(Contact.parse(os.environ[FOLDER], os.environ), device, slot, start, choices)
     atexit.register(worker.leave)
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
     return worker

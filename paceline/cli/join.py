@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from paceline.cli import app
-from paceline.elastic.status import TOKEN, ask, environment_of, folder_of, token_of
+from paceline.elastic.status import TOKEN, ask, contact_of, environment_of, token_of
 from paceline.errors import WrongCommand
 
 Address = Annotated[str, typer.Argument(help="HOST:PORT, as the job printed it when it started.")]
@@ -35,5 +35,5 @@ def join(context: typer.Context, address: Address, token_file: TokenFile = None)
     state = ask(address, token)
     if state["finished"]:
         raise WrongCommand(f"the job at {address} has made all its steps", remedy="a job that is still running")
-    environ = environment_of(state, folder_of(state, token), os.environ)
+    environ = environment_of(state, contact_of(state, address, token), token, os.environ)
     os.execvpe(argv[0], argv, environ)  # signals reach the worker itself

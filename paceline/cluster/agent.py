@@ -38,9 +38,13 @@ from paceline.cluster.failure import Failure
 from paceline.cluster.job import LocalJob
 from paceline.cluster.output import Output
 from paceline.cluster.owner import owned_prefix
+from paceline.cluster.restarts import Restarts
 from paceline.cluster.seats import environment_of
 from paceline.comm.frames import introduce, send
 from paceline.comm.socketstore import SocketStore, StoreServer
+from paceline.elastic.contact import FAR
+from paceline.elastic.frames import ABSENT
+from paceline.elastic.launch import CHOICES, FOLDER, coordinator_command, far_folder, read_spec
 from paceline.errors import PacelineError, Stopped, WorkerFailed, WrongCommand
 from paceline.types import Host, Place, Seat
 
@@ -178,10 +182,12 @@ def _serve(channel: Channel, message: Mapping[str, Any]) -> StoreServer | None:
     try:
         address = own_address(message["host"], os.environ)
         server = StoreServer(message["token"], address)
+        with socket.create_server((address, 0)) as probe:  # for the coordinator of an elastic job
+            free = int(probe.getsockname()[1])
     except (OSError, PacelineError) as problem:
         channel.send("serving", problem=str(problem))
         return None
-    channel.send("serving", address=server.address, port=server.port)
+    channel.send("serving", address=server.address, port=server.port, coordinator=free)
     return server
 
 
@@ -284,6 +290,12 @@ def _launch(job: LocalJob, message: Mapping[str, Any], folder: Path) -> None:
     interface = mine[0].host.interface or interface_of(own_address(asdict(mine[0].host), os.environ))
     for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if interface and interface != "lo" else ():
         environ.setdefault(name, interface)
+    spec = read_spec(folder)
+    if spec is not None:
+        job.restarts = Restarts(spec["restart"], always=frozenset({workers}))
+        environ[FOLDER] = f"{FAR}{message['address']}:{message['coordinator']}"
+    if spec is not None and 0 in message["ranks"]:
+        _coordinate(job, message, folder, spec, environ)
     for seat in mine:
         variables = environment_of(
             seat,
@@ -297,6 +309,18 @@ def _launch(job: LocalJob, message: Mapping[str, Any], folder: Path) -> None:
         )
         variables |= {"MASTER_ADDR": message["address"], TOKEN: message["token"]}
         job.launch(seat.rank, [*seat.place.prefix, *message["argv"]], variables, host=seat.host.name)
+
+
+def _coordinate(
+    job: LocalJob, message: Mapping[str, Any], folder: Path, spec: Mapping[str, Any], environ: Mapping[str, str]
+) -> None:
+    """Start the coordinator of an elastic job beside the ranks of the first host, where all hosts reach it."""
+    kept = far_folder(folder / "elastic", message["token"], message["address"], message["coordinator"])
+    (kept / CHOICES).write_text(environ.get("PACELINE_CHOICES", "{}"))
+    job.on_gone = lambda rank: (kept / f"{ABSENT}-{rank}").touch()
+    numbers = {name: int(spec[name]) for name in ("start", "least", "most")}
+    command = coordinator_command(kept, **numbers, rule="tcp", interface=message["address"])
+    job.launch(message["workers"], command, environ, host="coordinator")
 
 
 def _pass_on(channel: Channel) -> Any:

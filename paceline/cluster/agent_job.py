@@ -26,6 +26,7 @@ from paceline.cluster.job import MOMENT, PATIENCE
 from paceline.cluster.output import Output
 from paceline.cluster.stop_requests import CALLED, StopRequests
 from paceline.comm.frames import new_token
+from paceline.elastic.launch import read_spec
 from paceline.errors import PacelineError, Stopped, WorkerFailed
 from paceline.types import Seat
 
@@ -58,6 +59,8 @@ class AgentJob:
         self._lock = threading.Lock()
         self._holder = 0
         self._open, self._started = True, False
+        self._elastic = False  # whether the job goes on without a host
+        self._missing: set[str] = set()  # hosts that it goes on without
         self._beaten = 0.0
         self._outcome: BaseException | None = WorkerFailed("the job was stopped before its workers ended")
         for seat in seats:
@@ -178,9 +181,14 @@ class AgentJob:
                 token=token,
                 store=f"tcp://{served['address']}:{served['port']}",
                 address=served["address"],
+                coordinator=served.get("coordinator", 0),
                 port=0,
                 silence=self._silence,
             )
+        self._elastic = read_spec(self.folder) is not None
+        if self._elastic:  # the coordinator is one more process of the first host
+            self._output.open(self._workers)
+            self._links[0].ranks = (*self._links[0].ranks, self._workers)
         self._started = True
 
     def _await(self, ready: Callable[[AgentLink], bool], seconds: float) -> None:
@@ -206,17 +214,26 @@ class AgentJob:
     # the run ------------------------------------------------------------------------------------
 
     def _watch(self) -> BaseException | None:
-        while not all(link.ended for link in self._links):
+        while not all(link.ended or self._spared(link) for link in self._links):
             self._turn(BEAT)
             if self._requests.received:
                 return self._stop_error()
             if self._output.problem:
                 return self._output.problem
-            if any(link.lost or link.error for link in self._links):
+            if any(link.error or (link.lost and not self._spared(link)) for link in self._links):
                 return self._cause()
         while self._output.waiting and not self._requests.received:
             self._turn(BEAT)
         return self._stop_error() if self._requests.received else None
+
+    def _spared(self, link: AgentLink) -> bool:
+        """Return whether an elastic job goes on without a lost host. The first host has its coordinator."""
+        if not (self._elastic and link.lost) or link is self._links[0]:
+            return False
+        if link.host.name not in self._missing:
+            self._missing.add(link.host.name)
+            log.warning("%s is lost: %s; the job goes on without it", link.host.name, link.lost)
+        return True
 
     def _stop_error(self) -> BaseException | None:
         number = self._requests.received[0]

@@ -38,6 +38,7 @@ class NodeComm:
     """A comm of torch.distributed in which every slice of a sum crosses hosts once. Creating it is collective."""
 
     shares_results = names_ranks = True
+    segment = 0
     store: Any = None
 
     def __init__(self, whole: TorchDist, store: TextStore, folder: Path | None = None) -> None:

@@ -121,6 +121,7 @@ class Comm(Protocol):
     placement: tuple[int, ...]
     deadline: float  # default time limit of a wait, in seconds
     shares_results: bool  # whether several ranks share the memory of allocate_result
+    segment: int = 0  # bytes of the longest range that sum_by combines at once; 0 stands for a whole piece
     names_ranks: bool  # whether errors of a wait name the rank that it waited for
     service: Any  # the job's servers (comm/service.py), or None
     engines: int  # vectors that engines have exchanged over this comm so far, in order of creation

@@ -1,69 +1,110 @@
-"""A member's connection to the coordinator.
+"""A member's connection to the coordinator. After a restart of the coordinator it reconnects and repeats its report.
 
-After a restart of the coordinator it reconnects and repeats its last report.
+Nothing here blocks a member that trains: an unreachable coordinator costs one attempt to connect per second, in the
+background. A member that waits for a group asks for a sign of life, and connects anew if none comes.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import socket
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from paceline.elastic.frames import (
-    FINISHED,
-    BrokenFrame,
-    Inbox,
-    Message,
-    connect_to,
-    count_in,
-    encode,
-    names_in,
-)
+from paceline.elastic.contact import Contact
+from paceline.elastic.door import tune
+from paceline.elastic.frames import BrokenFrame, Inbox, Message, count_in, encode, names_in, parse_address
 from paceline.elastic.protocol import Group
-from paceline.errors import PeerLost
+from paceline.errors import PacelineError, PeerLost
 
 PAUSE = 0.05  # seconds between two attempts to connect
+CONNECT = 1.0  # seconds for one attempt
+NEAR = 0.005  # seconds in which a coordinator of the same host accepts
+PING, DEAF = 0.7, 2.0  # seconds of silence before a question, and before a new connection
+REFUSED = 30.0  # seconds without a coordinator at a fixed address after which it counts as gone
 
 
 class Client:
-    """A connection to the coordinator whose address and token are in `folder`."""
+    """`contact` says where the coordinator is; `about` is told with every greeting: how others reach this member."""
 
-    def __init__(self, folder: Path, member: str) -> None:
-        self._folder, self.member = folder, member
-        self._token = (folder / "token").read_text()
+    def __init__(self, contact: Contact | Path, member: str, about: Mapping[str, Any] | None = None) -> None:
+        self._contact = Contact.in_folder(contact) if isinstance(contact, Path) else contact
+        self.member, self._about = member, dict(about or {})
         self._channel: socket.socket | None = None
+        self._open = False  # the connection is made, not only begun
         self._inbox = Inbox()
         self._report: Message | None = None  # repeated after a reconnection
-        self._tried = 0.0
+        self._tried = self._heard = self._asked = 0.0
+        self._refused: float | None = None  # since when nobody listens there
         self.group: Group | None = None  # the last answer
+        self.places: tuple[Mapping[str, Any] | None, ...] = ()  # where its members listen, by rank
         self.lost: set[str] = set()  # members of the current group that the coordinator has lost
         self.waits_for = ""  # why there is no group yet, as the coordinator explained it
         self.change = False  # a process that could become a member is waiting
 
+    # the connection -----------------------------------------------------------------------------
+
     def _connected(self) -> bool:
-        if self._channel is not None:
-            return True
-        if time.monotonic() - self._tried < PAUSE:
-            return False
+        if self._channel is None and time.monotonic() - self._tried >= PAUSE:
+            self._begin()
+        if self._channel is not None and not self._open:
+            self._complete()
+        return self._open
+
+    def _begin(self) -> None:
         self._tried = time.monotonic()
         try:
-            self._channel = connect_to((self._folder / "address").read_text(), 1.0)
-        except (OSError, ValueError):
-            if (self._folder / FINISHED).exists() and self.group is None:
-                raise SystemExit(0) from None
-            if not self._folder.exists():
-                raise PeerLost(f"{self.member} has lost its job", why="the launcher of the job has ended") from None
-            return False
-        self._inbox = Inbox()
-        self._send({"kind": "hello", "token": self._token, "member": self.member, "pid": os.getpid()})
+            where = parse_address(self._contact.address)
+        except (OSError, PacelineError):
+            self._nobody_there()
+            return
+        channel = socket.socket(socket.AF_INET6 if ":" in where[0] else socket.AF_INET, socket.SOCK_STREAM)
+        channel.setblocking(False)
+        try:
+            code = channel.connect_ex(where)
+        except OSError:  # a name that cannot be resolved
+            code = errno.EHOSTUNREACH
+        if code not in (0, errno.EINPROGRESS):
+            channel.close()
+            self._nobody_there()
+            return
+        self._channel = channel
+        select.select([], [channel], [], NEAR)
+
+    def _complete(self) -> None:
+        channel = self._channel
+        assert channel is not None
+        if not select.select([], [channel], [], 0)[1]:
+            if time.monotonic() - self._tried > CONNECT:
+                self._drop()
+            return
+        if channel.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self._drop()
+            self._nobody_there()
+            return
+        channel.settimeout(CONNECT)
+        tune(channel)
+        self._open, self._inbox, self._heard, self._refused = True, Inbox(), time.monotonic(), None
+        greeting = {"kind": "hello", "token": self._contact.token, "member": self.member, "pid": os.getpid()}
+        self._send({**greeting, **self._about})
         if self._report is not None:
             self._send(self._report)
-        return self._channel is not None
+
+    def _nobody_there(self) -> None:
+        """End if the job has ended. A coordinator that was killed is started again within seconds."""
+        if self._contact.finished and self.group is None:
+            raise SystemExit(0)
+        now = time.monotonic()
+        self._refused = now if self._refused is None else self._refused
+        if self._contact.gone or (self._contact.folder is None and now - self._refused > REFUSED):
+            raise PeerLost(f"{self.member} has lost its job", why="the launcher of the job has ended")
 
     def _send(self, message: Message) -> None:
-        if self._channel is None:
+        if self._channel is None or not self._open:
             return
         try:
             self._channel.sendall(encode(message))
@@ -73,7 +114,9 @@ class Client:
     def _drop(self) -> None:
         if self._channel is not None:
             self._channel.close()
-        self._channel = None
+        self._channel, self._open, self.waits_for = None, False, ""
+
+    # messages -----------------------------------------------------------------------------------
 
     def say(self, message: Message) -> None:
         """Send a message once. It is lost if the coordinator ends before it reads it."""
@@ -82,11 +125,11 @@ class Client:
 
     def report(self, message: Message) -> None:
         """Send a report. It is repeated whenever the coordinator restarts, until a group is the answer."""
-        self._report = message
-        if self._channel is None:
-            self._connected()
-        else:
+        self._report, self._heard = message, time.monotonic()
+        if self._open:
             self._send(message)
+        else:
+            self._connected()
 
     def poll(self, seconds: float = 0.0) -> None:
         """Read messages of the coordinator. Wait at most `seconds` for the first one."""
@@ -101,6 +144,7 @@ class Client:
                 self._hear(message)
         except (OSError, BrokenFrame):
             block = b""
+        self._heard = time.monotonic()
         if not block:
             self._drop()
 
@@ -114,6 +158,7 @@ class Client:
             )
             if self.group is None or group.generation > self.group.generation:
                 self.group, self.lost, self.change, self._report = group, set(), False, None
+                self.places = tuple(message.get("places", ()))
         elif message["kind"] == "waiting":
             self.waits_for = str(message.get("why", ""))
         elif message["kind"] == "end":
@@ -124,19 +169,45 @@ class Client:
             elif message["kind"] == "change":
                 self.change = True
 
-    def next_group(self, after: int, seconds: float) -> Group:
-        """Wait for a generation later than `after`."""
+    # waiting ------------------------------------------------------------------------------------
+
+    def wait_group(self, after: int, seconds: float) -> Group | None:
+        """Wait for a generation later than `after`; return None if there is none in time."""
         limit = time.monotonic() + seconds
         while self.group is None or self.group.generation <= after:
             left = limit - time.monotonic()
             if left <= 0:
-                raise PeerLost(
-                    f"{self.member} got no group within {seconds:.0f} s",
-                    why=self.waits_for or "no coordinator has answered",
-                    remedy="look at the output of the coordinator; paceline run starts it again when it dies",
-                )
+                return None
+            self._check_hearing()
             self.poll(min(0.2, left))
         return self.group
+
+    def _check_hearing(self) -> None:
+        """Ask a silent coordinator for a sign of life; connect anew if it gives none, because a link may be cut."""
+        now = time.monotonic()
+        if not self._open or now - self._heard < PING:
+            return
+        if now - self._heard > DEAF:
+            self._drop()
+        elif now - self._asked > PING:
+            self._asked = now
+            self._send({"kind": "ping"})
+
+    def next_group(self, after: int, seconds: float) -> Group:
+        """Wait for a generation later than `after`. Raises PeerLost if there is none in time."""
+        group = self.wait_group(after, seconds)
+        if group is None:
+            raise PeerLost(
+                f"{self.member} got no group within {seconds:.0f} s",
+                why=self.waits_for or "no coordinator has answered",
+                remedy="look at the output of the coordinator; paceline run starts it again when it dies",
+            )
+        return group
+
+    @property
+    def lacks(self) -> str:
+        """Return why this member has no group yet."""
+        return self.waits_for or ("no answer yet" if self._open else "the coordinator cannot be reached")
 
     def close(self, *, finished: bool, parting: bool = False) -> None:
         """Say goodbye: `finished` if all steps were made, `parting` if a signal requested that this member leaves."""

@@ -6,10 +6,10 @@ folder/journal.db  the facts that must survive a restart (journal.py)
 folder/finished    exists when all steps were made: new members are not needed any more
 folder/absent-K    exists if rank K has ended and is not restarted: the first group does not wait for it
 
-member -> coordinator    hello, report, steps, bye
+member -> coordinator    hello, report, steps, ping, bye
 any process with the token   status: the state of the job, for `paceline join` and `paceline watch` (status.py)
 coordinator -> member    group (a generation), change (come back after this step), lost (a member of the group died),
-                         waiting (why there is no group yet), end (all steps were made)
+                         waiting (why there is no group yet), end (all steps were made), pong
 
 python -m paceline.elastic.coordinator FOLDER --start 4 --max 8
 """
@@ -28,7 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from paceline.comm.peers import Peers
-from paceline.elastic.door import Link, lock_folder, open_door
+from paceline.comm.shm.memory import host_identity
+from paceline.elastic.door import Link, lock_folder, open_door, tune
 from paceline.elastic.frames import (
     ABSENT,
     FINISHED,
@@ -37,11 +38,12 @@ from paceline.elastic.frames import (
     count_in,
     make_token,
     names_in,
+    place_in,
     same,
 )
 from paceline.elastic.journal import Journal
 from paceline.elastic.progress import Progress
-from paceline.elastic.protocol import Group, Registry, Report
+from paceline.elastic.protocol import Group, Registry, Report, slot_of
 from paceline.elastic.recoveries import Recoveries, summary_of
 from paceline.elastic.status import message_of, status_of
 from paceline.errors import PacelineError
@@ -79,8 +81,9 @@ class Coordinator:
         self._restarted = clock() if registry.unseen else None
         self._links: dict[str, Link] = {}
         self._strangers: set[Link] = set()
-        self._peers = Peers()
+        self._peers, self._host = Peers(), host_identity()
         self._asked = False  # members have been told to return after their step
+        self._fenced: set[tuple[str, int]] = set()  # members of old generations whose report was noted
         self._doubtful: dict[str, int] = {}  # members without a connection whose process may still run
         self._expected = registry.start
         self._lacking, self._since = "", clock()  # why there is no group, and since when
@@ -172,7 +175,7 @@ class Coordinator:
             channel, _ = self._door.accept()
         except OSError:
             return
-        channel.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        tune(channel)
         channel.settimeout(1.0)  # time limit for sending: a frozen member must not delay the others
         link = Link(channel, self._clock())
         self._strangers.add(link)
@@ -243,6 +246,8 @@ class Coordinator:
             members = len(self._registry.group.members) if self._registry.group else 0
             parts = message.get("parts")
             self._progress.tell(generation, self._registry.watermark, members, parts if isinstance(parts, dict) else {})
+        elif message["kind"] == "ping":
+            link.send({"kind": "pong"})
         elif message["kind"] == "incident":
             self._note(**{key: value for key, value in message.items() if key not in ("kind", "at")})
         elif message["kind"] == "bye":
@@ -257,15 +262,30 @@ class Coordinator:
             link.send(status_of(self._folder, self._registry, self.journal, self._expected))
             self._forget(link)
             return
+        if message.get("rule", self._registry.rule) != self._registry.rule:
+            raise BrokenFrame(f"a member whose data travels over {message['rule']}, in a job of {self._registry.rule}")
         pid = count_in(message, "pid")
         if pid > MOST_PIDS:
             raise BrokenFrame(f"a process {pid}")
         link.member, link.pid = str(message["member"])[:200], pid
+        if message.get("host", self._host) != self._host:
+            link.pid = 0  # a number of another host says nothing here
+        link.place = place_in(message)
         self._strangers.discard(link)
+        self._replace(link.member)
         if link.pid:
             self._peers.watch([link.pid])
         self._links[link.member] = link
         self._registry.hear(link.member)
+
+    def _replace(self, member: str) -> None:
+        """Count earlier processes of a launcher's slot as dead: the next one starts when the last has ended."""
+        slot, group = slot_of(member), self._registry.group
+        if group is None or not 0 <= slot < self._expected:
+            return
+        for name in group.members:
+            if name != member and slot_of(name) == slot and name not in self._links:
+                self._registry.lose(name, dead=True)
 
     def _report(self, link: Link, message: Message) -> None:
         report = Report(
@@ -279,8 +299,13 @@ class Coordinator:
         if self._registry.finished and not report.holds:
             link.send({"kind": "end"})
             return
+        if self._registry.answer_to(report) is not None:
+            link.send(self._announced())
+            return
         known = self._registry.group
-        if known is not None and 0 < report.generation < known.generation:
+        stale = (link.member, report.generation)
+        if known is not None and 0 < report.generation < known.generation and stale not in self._fenced:
+            self._fenced.add(stale)  # a report is repeated until it is answered
             self._note(what="fenced", member=link.member, generation=report.generation)
         self._registry.arrive(report)
         if known is not None and report.generation == known.generation:  # other members may still wait for it
@@ -325,11 +350,18 @@ class Coordinator:
             self.journal.begin(group, {member: link.pid for member, link in links.items() if link and link.pid})
             self._asked = False
             self._note(what="generation", generation=group.generation, members=list(group.members), steps=group.steps)
-            self._tell(group, message_of(group))
+            self._tell(group, self._announced())
         elif self._registry.wants_change and not self._asked:
             self._asked = True
             assert self._registry.group is not None
             self._tell(self._registry.group, {"kind": "change", "generation": self._registry.group.generation})
+
+    def _announced(self) -> Message:
+        """Return the message about the current group, with the places where its members listen."""
+        group = self._registry.group
+        assert group is not None
+        links = [self._links.get(member) for member in group.members]
+        return {**message_of(group), "places": [link.place if link else None for link in links]}
 
     def _tell(self, group: Group, message: Message) -> None:
         for member in group.members:
@@ -350,11 +382,12 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--min", type=int, default=1)
     parser.add_argument("--max", type=int, default=8)
     parser.add_argument("--interface", default="127.0.0.1")
+    parser.add_argument("--rule", choices=("shm", "tcp"), default="shm")
     chosen = parser.parse_args(words)
     logging.basicConfig(format="paceline coordinator: %(message)s")
     os.umask(0o077)
     lock = lock_folder(chosen.folder)
-    registry = Registry(start=chosen.start, minimum=chosen.min, maximum=chosen.max)
+    registry = Registry(start=chosen.start, minimum=chosen.min, maximum=chosen.max, rule=chosen.rule)
     coordinator = Coordinator(chosen.folder, registry, interface=chosen.interface)
     address = (chosen.folder / "address").read_text().strip()
     command = f"paceline join {address} --token-file {chosen.folder / 'token'} -- python SCRIPT"

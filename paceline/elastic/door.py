@@ -7,6 +7,7 @@ import os
 import socket
 import time
 from pathlib import Path
+from typing import Any
 
 from paceline.elastic.frames import Inbox, Message, encode, parse_address
 from paceline.errors import PacelineError, WrongCommand
@@ -43,12 +44,25 @@ def open_door(interface: str, address: Path) -> socket.socket:
     return socket.create_server((interface, 0), backlog=64)
 
 
+def tune(channel: socket.socket) -> None:
+    """Send small messages at once, and notice within some seconds that the other end cannot be reached any more."""
+    settings = {"TCP_NODELAY": 1, "TCP_USER_TIMEOUT": 5000, "TCP_KEEPIDLE": 2, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 3}
+    for name, value in settings.items():
+        if hasattr(socket, name):
+            channel.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    channel.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+
 class Link:
-    """One connection. Its member name is empty until the peer has shown the token."""
+    """One connection. Its member name is empty until the peer has shown the token.
+
+    `pid` is that of a process on this host, else 0; `place` is where the member listens for its peers, if it does.
+    """
 
     def __init__(self, channel: socket.socket, now: float) -> None:
         self.channel, self.inbox, self.since = channel, Inbox(), now
         self.member, self.pid = "", 0
+        self.place: dict[str, Any] | None = None
 
     def send(self, message: Message) -> None:
         try:

@@ -70,6 +70,18 @@ def names_in(message: Message, name: str) -> tuple[str, ...]:
     return tuple(values)
 
 
+def place_in(message: Message) -> dict[str, Any] | None:
+    """Return where a member listens for its peers, or None if it does not."""
+    place = message.get("place")
+    if place is None:
+        return None
+    known = isinstance(place, dict) and isinstance(place.get("address"), str) and len(place["address"]) < 100
+    if not known or count_in(place, "port") > 65535:
+        raise BrokenFrame("a member at no place", why="a place has an address and a port")
+    kept = {name: str(place.get(name, "?"))[:64] for name in ("host", "pid")}
+    return {"address": place["address"], "port": place["port"], **kept}
+
+
 def make_token(folder: Path) -> str:
     """Create the job's token in a file that only the user can read. If the file exists, return its token."""
     path = folder / "token"

@@ -1,24 +1,25 @@
-"""A member of an elastic job on one host: it enters generations, votes on steps, and leaves when a member is lost.
+"""A member of an elastic job: it enters generations, votes on steps, and leaves when a member is lost.
 
 begin    wait for a generation, and make its comm
 vote     after the exchange of a step: make one small all-gather, then check the fence
-leave    raise the fence, check again whether all have voted, report, and learn whether the step counts
+leave    raise the fence, check again whether the step may count, report, and learn whether it does
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from paceline.comm.rendezvous import FolderStore
-from paceline.comm.shm.shm import FutexCounters, ShmComm
 from paceline.elastic.client import Client
-from paceline.elastic.protocol import COMMIT, LEAVE, SKIP, Group, shares_of, verdict_of
+from paceline.elastic.contact import Contact
+from paceline.elastic.protocol import COMMIT, LEAVE, SKIP, Group, ready_of, shares_of, verdict_of
+from paceline.elastic.transports import BROKEN, ShmTransport, Signs, Transport
 from paceline.errors import PacelineError, PeerLost
 from paceline.types import View
 
@@ -26,51 +27,36 @@ OK, CHANGE, PARTING = 1, 2, 4  # bits of a vote: the result is finite; a newcome
 LEAST_SILENCE = 2.0  # seconds without progress after which a member may be evicted
 FIRST_SILENCE = 60.0  # the same limit before enough steps were timed
 SEEN = 5  # commits after which the time of a step is known
-ENTERING = 30.0  # seconds in which all members of a generation must meet
 PATIENCE = 600.0  # seconds that a member waits for a coordinator
-
-
-class FolderMeeting:
-    """A store in the job's folder. A wait in it ends when the coordinator has lost a member."""
-
-    def __init__(self, folder: Path, look: Callable[[], None]) -> None:
-        self._store, self._look = FolderStore(folder), look
-
-    def set(self, name: str, text: str) -> None:
-        self._store.set(name, text)
-
-    def get(self, name: str, seconds: float) -> str:
-        limit = time.monotonic() + seconds
-        while (text := self._store.look(name)) is None:
-            self._look()
-            if time.monotonic() > limit:
-                raise PeerLost(f"no member announced {name!r} within {seconds:.0f} s")
-            time.sleep(0.001)
-        return text
-
-    def claim(self, name: str, text: str) -> str:
-        return self._store.claim(name, text)
-
-    def look(self, name: str) -> str | None:
-        return self._store.look(name)
+GRACE = 1.0  # seconds in which a peer whose connection ended reports to the coordinator, if it lives
+STALLED = 2.0  # seconds without a group after which a member says what it waits for
 
 
 class ElasticPresence:
     """The membership of this process in an elastic job. Every global batch is cut into `shards` virtual shards."""
 
-    def __init__(self, folder: Path, member: str, *, shards: int = 8, segments: Path | None = None) -> None:
-        self._folder, self.member, self._shards, self._segments = folder, member, shards, segments
-        self.client = Client(folder, member)
+    def __init__(
+        self, contact: Contact | Path, member: str, *, shards: int = 8, transport: Transport | None = None
+    ) -> None:
+        contact = Contact.in_folder(contact) if isinstance(contact, Path) else contact
+        if transport is None:
+            assert contact.folder is not None
+            transport = ShmTransport(contact.folder)
+        self.member, self._shards, self._transport = member, shards, transport
+        self.client = Client(contact, member, transport.about())
         self.group: Group | None = None
-        self._comm: ShmComm | None = None
+        self._comm: Any = None
+        self._signs: Signs | None = None
         self.committed, self.holds = 0, False
         self._inside = False  # in a generation that this member has not left
         self.parting = self.gone = False  # this member leaves the job after the current step; has left it
         self._votes: Any = None
         self._work: Any = None
+        self._voted = False
         self._suspects: set[str] = set()
         self._silence = 0.0  # seconds in which a suspect made no progress
         self.taken = 0  # shards that this member has computed of the step under way
+        self._doubts: set[str] = set()  # members whose connection ended: dead, or alive and about to report
         self._beats: dict[int, tuple[int, float]] = {}
         self._commits: list[float] = []
 
@@ -100,32 +86,45 @@ class ElasticPresence:
             if self.group is self.client.group or self.client.group is None:
                 if self.group is None:
                     self._report(ready=False)
-                self.client.next_group(self.group.generation if self.group else 0, PATIENCE)
+                self._await_group(self.group.generation if self.group else 0, ready=False)
             self._meet()
         assert self.group is not None
-        assert self._comm is not None
-        nodes = (0,) * self._comm.size
-        return View(self._comm.rank, self._comm.size, nodes, self.group.generation, self.group.members)
+        comm = self.comm
+        return View(comm.rank, comm.size, (0,) * comm.size, self.group.generation, self.group.members)
+
+    def _await_group(self, after: int, *, ready: bool) -> Group:
+        """Wait for a later generation. Say it when that lasts, and who is missing when a peer does not report."""
+        began, limit = time.monotonic(), PATIENCE
+        if self._doubts and (group := self.client.wait_group(after, GRACE)) is not None:
+            return group
+        if self._doubts:
+            self._suspects |= self._doubts
+            self._report(ready=ready)
+        if after and (group := self.client.wait_group(after, STALLED)) is not None:
+            return group
+        if after:
+            self._say(f"this worker waits for a group: {self.client.lacks}")
+        group = self.client.next_group(after, limit)
+        if after:
+            self._say(f"this worker has a group again, after {time.monotonic() - began:.1f} s")
+        return group
+
+    def _say(self, text: str) -> None:
+        print(f"paceline: {text}", file=sys.stderr, flush=True)
 
     def _meet(self) -> None:
         group = self.client.group
         assert group is not None
-        self.group, self._suspects, self._beats, self._silence = group, set(), {}, 0.0
-        self._votes = self._work = None
+        self.group, self._suspects, self._doubts, self._beats = group, set(), set(), {}
+        self._silence = 0.0
+        self._votes, self._work, self._voted = None, None, False
         try:
-            self._comm = ShmComm(
-                group.members.index(self.member),
-                len(group.members),
-                FolderMeeting(self._folder, self._check_lost),
-                ENTERING,
-                self._segments,
-                f"workers-{group.generation}",
-                watch=self._watch,
-            )
+            self._comm, self._signs = self._transport.enter(self.client, self._watch)
         except PeerLost as problem:
-            rank = problem.rank
-            if not self.client.lost and (rank or 0) != group.members.index(self.member):
-                self._suspects.add(group.members[rank or 0])  # rank 0 announces what the others map
+            mine = group.members.index(self.member)
+            if not self.client.lost and problem.rank is not None and problem.rank != mine:
+                missing = self._suspects if self._transport.rule == "shm" else self._doubts
+                missing.add(group.members[problem.rank])
             self._report(ready=False)
             return
         self._inside = True
@@ -137,45 +136,53 @@ class ElasticPresence:
 
     def ended(self) -> bool:
         """Return whether the group of this member has ended, so that nobody will commit the step under way."""
-        if self._comm is None or not self._inside:
+        if self._signs is None or not self._inside:
             return False
         self.client.poll()
-        return self._comm.counters.fenced() or bool(self.client.lost)
+        return self._signs.fenced() or bool(self.client.lost)
 
-    def _watch(self, counters: FutexCounters, late: Sequence[int]) -> None:
+    def _watch(self, signs: Signs | None, late: Sequence[int]) -> None:
         """Check the fence, messages of the coordinator, and members without progress.
 
         Called while this member waits.
         """
-        counters.beat()
-        if counters.fenced():
+        if signs is None:
+            self._check_lost()
+            return
+        signs.beat()
+        if signs.fenced():
             raise PeerLost("the group has ended")
         self._check_lost()
-        now = time.monotonic()
+        now, limit, quiet = time.monotonic(), self.silence, []
         for rank in late:
-            seen = counters.beats(rank)
-            if self._beats.get(rank, (None, now))[0] != seen or counters.away(rank):
+            seen = signs.beats(rank)
+            if self._beats.get(rank, (None, now))[0] != seen or signs.away(rank):
                 self._beats[rank] = (seen, now)
-            elif now - self._beats[rank][1] > self.silence:
-                self._silence = now - self._beats[rank][1]
-                raise PeerLost(f"{counters.name(rank)} makes no progress", rank=rank)
+            elif now - self._beats[rank][1] > 0.75 * limit:
+                quiet.append(rank)
+        silent = [rank for rank in quiet if now - self._beats[rank][1] > limit]
+        if silent:
+            assert self.group is not None
+            self._suspects |= {self.group.members[rank] for rank in quiet}  # a cut link silences several at once
+            self._silence = now - self._beats[silent[0]][1]
+            raise PeerLost(f"{signs.name(silent[0])} makes no progress", rank=silent[0])
 
     def beat(self) -> None:
         """Show other members that this member makes progress. Gradient hooks call it."""
-        if self._comm is not None and self._inside:
-            self._comm.counters.beat()
+        if self._signs is not None and self._inside:
+            self._signs.beat()
 
     @contextlib.contextmanager
     def away(self) -> Iterator[None]:
         """Prevent eviction for silence inside the with-block. The death of this member is still noticed."""
-        counters = self._comm.counters if self._comm is not None and self._inside else None
-        if counters is not None:
-            counters.declare(True)
+        signs = self._signs if self._inside else None
+        if signs is not None:
+            signs.declare(True)
         try:
             yield
         finally:
-            if counters is not None:
-                counters.declare(False)
+            if signs is not None:
+                signs.declare(False)
 
     def note(self, what: str) -> None:
         """Ask the coordinator to write an incident of this member to its journal."""
@@ -205,9 +212,12 @@ class ElasticPresence:
         self.client.poll()
         mine = torch.tensor([OK * ok + CHANGE * self.client.change + PARTING * self.parting])
         self._votes = torch.zeros(comm.size, dtype=torch.int64)
+        self._voted = ok  # this member has the whole result
         self._work = comm.all_gather(mine, self._votes, f"the votes on step {self.committed}")
         self._work.wait()
-        return verdict_of([True] * comm.size, self._all_ok(), comm.counters.fenced())
+        # On tcp a fence is the end of connections: whoever has heard all votes may commit after it.
+        fenced = self._transport.rule == "shm" and comm.counters.fenced()
+        return verdict_of([True] * comm.size, self._all_ok(), fenced)
 
     def _all_ok(self) -> list[bool]:
         return [bool(vote & OK) for vote in self._votes.tolist()]
@@ -221,7 +231,7 @@ class ElasticPresence:
         if counts:
             self.count(parts)
         changes = any(vote & (CHANGE | PARTING) for vote in self._votes.tolist())
-        self._votes = self._work = None
+        self._votes, self._work, self._voted = None, None, False
         return changes
 
     def count(self, parts: Mapping[str, float] | None = None) -> None:
@@ -238,36 +248,48 @@ class ElasticPresence:
 
         A member that left by itself is no suspect, because it reports, too.
         """
-        rank, comm = problem.rank, self._comm
-        if self.group is None or comm is None or rank is None or rank == comm.rank:
+        rank, signs = problem.rank, self._signs
+        if self.group is None or signs is None or rank is None or rank == self.comm.rank:
             return
-        if comm.counters.why_lost(rank) in (None, "died"):
+        why = signs.why_lost(rank)
+        if why in (None, "died"):
             self._suspects.add(self.group.members[rank])
+        elif why == BROKEN:
+            self._doubts.add(self.group.members[rank])
 
-    def leave(self) -> bool:
-        """Leave the generation and wait for the next one. Return whether the step in progress counts."""
-        assert self._comm is not None
+    def leave(self, *, orderly: bool = False) -> bool:
+        """Leave the generation and wait for the next one. Return whether the step in progress counts.
+
+        It is `orderly` if all members do so after a step that all have committed or skipped.
+        """
+        assert self._signs is not None
         assert self.group is not None
         self._inside = False
-        counters = self._comm.counters
-        counters.raise_fence()
-        ready = self._work is not None and self._work.done() and all(self._all_ok())
-        self._work = None
+        self._transport.fence(self._comm, orderly=orderly)
+        ready = ready_of(self._transport.rule, voted=self._voted, all_voted=self._all_voted())
+        self._work, self._voted = None, False
         for rank, name in enumerate(self.group.members):
-            if counters.why_lost(rank) == "died":
+            if self._signs.why_lost(rank) == "died":
                 self._suspects.add(name)
-        counters.leave("left")
+        if self._transport.rule == "shm":
+            self._comm.counters.leave("left")
         if self.parting:  # like a death at this point, but announced
             self.gone = True
             self.client.close(finished=False, parting=True)
+            self._transport.close()
             return False
         self._report(ready=ready)
-        left = self.group.generation
-        group = self.client.next_group(left, PATIENCE)
+        group = self._await_group(self.group.generation, ready=ready)
         if self.member in group.fresh or not self.holds:
             self.holds = False
             return False
         return group.steps > self.committed
+
+    def _all_voted(self) -> bool:
+        """Return whether all members have voted for the step, as the shared memory shows."""
+        if self._work is None or self._transport.rule != "shm":
+            return False
+        return bool(self._work.done()) and all(self._all_ok())
 
     def _report(self, *, ready: bool) -> None:
         self.client.report(
@@ -290,6 +312,7 @@ class ElasticPresence:
             self._comm.close("ended")
         self._inside = False
         self.client.close(finished=finished, parting=self.parting)
+        self._transport.close()
 
 
 def member_name(slot: int) -> str:

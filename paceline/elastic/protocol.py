@@ -74,6 +74,15 @@ def steps_that_count(rule: str, reports: Collection[Report]) -> int:
     return most + all(report.ready for report in reports)
 
 
+def ready_of(rule: str, *, voted: bool, all_voted: bool) -> bool:
+    """Return whether a member that leaves could apply the step under way.
+
+    voted      it has voted for the step, so it has the whole result
+    all_voted  it has seen the votes of all members, all for the step; looked at after the fence
+    """
+    return all_voted if rule == "shm" else voted
+
+
 class BrokenPromise(PacelineError):
     """The reports contradict each other; the protocol cannot produce them."""
 
@@ -115,6 +124,13 @@ class Registry:
         if self.group is not None and report.generation not in (0, self.group.generation):
             report = replace(report, generation=0, ready=False, holds=False)
         self.waiting[report.member] = report
+
+    def answer_to(self, report: Report) -> Group | None:
+        """Return the current group if its member has not heard of it: the answer was lost, or this is an old copy."""
+        group = self.group
+        if group is None or report.member not in group.members or report.generation >= group.generation:
+            return None
+        return group
 
     def lose(self, member: str, *, dead: bool) -> None:
         """Note that a member has died or cannot be reached. Unless `dead`, it may still be training."""
@@ -250,3 +266,9 @@ def subtrees(shards: Iterable[int], total: int) -> tuple[range, ...]:
         at += width
     assert all(tree.stop <= total for tree in trees)
     return tuple(trees)
+
+
+def slot_of(member: str) -> int:
+    """Return the launcher's slot in the name of a member, or -1 if it has none."""
+    slot = member.partition("-")[0]
+    return int(slot) if slot.isdecimal() else -1

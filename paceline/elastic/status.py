@@ -7,13 +7,13 @@ paceline chaos  needs the processes of the members and of the coordinator
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from paceline.elastic.contact import FAR
 from paceline.elastic.frames import (
     BrokenFrame,
     Inbox,
@@ -25,6 +25,7 @@ from paceline.elastic.frames import (
     parse_address,
 )
 from paceline.elastic.journal import Journal
+from paceline.elastic.launch import CHOICES, FOLDER
 from paceline.elastic.progress import rates
 from paceline.elastic.protocol import Group, Registry
 from paceline.errors import PacelineError, PeerLost, WrongCommand
@@ -54,6 +55,8 @@ def status_of(folder: Path, registry: Registry, journal: Journal, start: int) ->
         "pid": os.getpid(),
         "at": time.time(),
         "folder": str(folder),
+        "rule": registry.rule,
+        "choices": choices.read_text() if (choices := folder / CHOICES).exists() else "{}",
         "start": start,
         "most": registry.maximum,
         "generation": group.generation if group else 0,
@@ -84,14 +87,8 @@ def token_of(path: Path | None, environ: Mapping[str, str]) -> str:
 
 
 def ask(address: str, token: str) -> dict[str, Any]:
-    """Return the state of the job whose coordinator listens at an address of this host."""
-    host, _ = parse_address(address)
-    if not _is_here(host):
-        raise WrongCommand(
-            f"address {address}",
-            why="the workers of an elastic job share memory, so they run on one host",
-            remedy="the address that the job printed when it started, on its host",
-        )
+    """Return the state of the job whose coordinator listens at an address."""
+    parse_address(address)
     try:
         with connect_to(address, SECONDS) as link:
             link.sendall(encode({"kind": "status", "token": token}))
@@ -114,6 +111,8 @@ def _checked(state: Message, address: str) -> Message:
         for name in ("start", "most", "generation", "waiting", "steps"):
             count_in(state, name)
         names_in(state, "members")
+        if state.get("rule") not in ("shm", "tcp") or not isinstance(state.get("choices"), str):
+            raise BrokenFrame("a status without rule or choices")
         if not isinstance(state.get("folder"), str) or not all(isinstance(one, dict) for one in state["incidents"]):
             raise BrokenFrame("a status without folder or incidents")
     except (BrokenFrame, KeyError, TypeError) as problem:
@@ -125,41 +124,38 @@ def _checked(state: Message, address: str) -> Message:
     return state
 
 
-def folder_of(state: Mapping[str, Any], token: str) -> Path:
-    """Return the folder of the job, after checking that it is on this host and holds this token."""
+def contact_of(state: Mapping[str, Any], address: str, token: str) -> str:
+    """Return where a worker of this host finds the coordinator: the job's folder, or tcp://ADDRESS.
+
+    The folder is compared with the token, so that a wrong address cannot make a worker run anything.
+    """
     folder = Path(str(state["folder"]))
     try:
         kept = read_text(folder / "token", 1 << 10).strip()
     except (OSError, ValueError, PacelineError):
         kept = ""
-    if kept != token:
-        raise WrongCommand(
-            f"the job's folder {folder} cannot be read here",
-            why="its workers share memory, so that all run on one host and as one user",
-            remedy="the same command on the host, and as the user, of the job",
-        )
-    return folder
+    if kept == token:
+        return str(folder)
+    if state["rule"] == "tcp":
+        return f"{FAR}{address}"
+    raise WrongCommand(
+        f"the job's folder {folder} cannot be read here",
+        why="its workers share memory, so that all run on one host and as one user",
+        remedy="the same command on the host, and as the user, of the job; or a job with --comm tcp",
+    )
 
 
-def environment_of(state: Mapping[str, Any], folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
+def environment_of(state: Mapping[str, Any], contact: str, token: str, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a worker that joins: that of this process, plus what the launcher sets."""
-    from paceline.elastic.launch import CHOICES, FOLDER
-
     start = int(state["start"])
-    choices = folder / CHOICES
+    kept = {name: value for name, value in environ.items() if name != TOKEN}
     return {
-        **{name: value for name, value in environ.items() if name != TOKEN},
-        FOLDER: str(folder),
+        **kept,
+        **({TOKEN: token} if contact.startswith(FAR) else {}),
+        FOLDER: contact,
         "RANK": str(start + len(state["members"])),
         "LOCAL_RANK": "0",
         "WORLD_SIZE": str(start),
-        "PACELINE_CHOICES": choices.read_text() if choices.exists() else "{}",
+        "PACELINE_CHOICES": str(state["choices"]),
         "OMP_NUM_THREADS": environ.get("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // start))),
     }
-
-
-def _is_here(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -18,9 +18,10 @@ from paceline.cluster.environment import capture
 from paceline.cluster.job import LocalJob
 from paceline.cluster.job_folder import job_folder
 from paceline.cluster.launchers.local import Local
+from paceline.cluster.launchers.ssh import Ssh
 from paceline.cluster.restarts import DEFAULT, Restarts
 from paceline.elastic.frames import ABSENT
-from paceline.elastic.launch import CHOICES, FOLDER, RUN, coordinator_command, kept_folder
+from paceline.elastic.launch import CHOICES, FOLDER, RUN, coordinator_command, kept_folder, write_spec
 from paceline.errors import Refused, WrongCommand
 from paceline.measure.busy import Usage
 from paceline.measure.combining import UPDATES, make_record
@@ -31,10 +32,12 @@ from paceline.measure.periods import period_of
 from paceline.measure.places import launcher_of, places_of
 from paceline.measure.record.rank_report import RankReport, read_report
 from paceline.measure.record.record import Record
+from paceline.menu.grammar import parse
 from paceline.race.contenders import contenders_of
 from paceline.race.suite import Suite
 from paceline.run.compose.compose import servers_of
-from paceline.run.run import CHOSEN, TO_LAUNCHER, TO_SCRIPTS, Run, flag_of
+from paceline.run.run import CHOSEN, TO_LAUNCHER, TO_SCRIPTS, Run, flag_of, hosts_of
+from paceline.types import Seat
 
 TAKEN = (*TO_SCRIPTS, *TO_LAUNCHER)
 # What every worker of an elastic job imports; the last ones would be imported with the first optimizer and step.
@@ -98,21 +101,26 @@ def _start(
     """Run the script to its end; return the folder with the files that its ranks left."""
     if shutil.which(argv[0]) is None:
         raise WrongCommand(f"{argv[0]!r} cannot be started", why="there is no such program", remedy="-- python SCRIPT")
+    if elastic is not None:
+        choices = {**choices, "comm": _elastic_comm(run)}
     environ = {**os.environ, "PACELINE_CHOICES": json.dumps(dict(choices))}
     if measured:
         environ["PACELINE_MEASURE"] = "1"
     if run.threads:
         environ["OMP_NUM_THREADS"] = str(run.threads)
-    if elastic is not None:
+    launcher = launcher_of(run)
+    here = elastic is not None and isinstance(launcher, Local)  # the coordinator is started on this machine
+    if here:
         kept = kept_folder(_elastic_folder(run, folder))
         environ[FOLDER] = str(kept)
         (kept / CHOICES).write_text(environ["PACELINE_CHOICES"])
         if trained is not None:
             (kept / RUN).write_text(trained.model_dump_json())
+    elif elastic is not None:
+        _tell_agents(run, folder, elastic, launcher)
     with places_of(run) as places:
-        launcher = launcher_of(run)
         launcher.check(places.seats)
-        forks = {"modules": IMPORTED} if elastic is not None and isinstance(launcher, Local) else {}
+        forks = {"modules": IMPORTED} if here else {}
         with launcher.start(
             argv,
             workers=run.workers,
@@ -124,20 +132,36 @@ def _start(
             seats=places.seats,
             **forks,
         ) as job:
-            if elastic is not None:
-                _coordinate(job, run, Path(environ[FOLDER]), environ, elastic)
+            if here:
+                assert isinstance(job, LocalJob)
+                _coordinate(job, run, Path(environ[FOLDER]), environ, elastic, places.seats[0])
             job.wait()
         return job.results()
 
 
-def _coordinate(job: Any, run: Run, folder: Path, environ: Mapping[str, str], elastic: Any) -> None:
-    """Start the coordinator beside the workers, and restart workers that die."""
-    if not isinstance(job, LocalJob):
-        raise WrongCommand(f"--launcher {run.launcher} with membership {elastic}", remedy="--launcher local")
+def _elastic_comm(run: Run) -> str:
+    """Return the comm of an elastic job: shared memory on one host, sockets between hosts."""
+    return run.comm if run.comm != "auto" else "tcp" if run.lab or hosts_of(run) else "shm"
+
+
+def _tell_agents(run: Run, folder: Path, elastic: Any, launcher: Any) -> None:
+    """Have the agent of the first host start the coordinator; the other agents learn how to restart workers."""
+    if not isinstance(launcher, Ssh):
+        raise WrongCommand(f"--launcher {run.launcher} with membership {elastic}", remedy="--launcher local, or ssh")
+    if run.job:
+        raise WrongCommand(f"--job {run.job} beside hosts", why="the journal is on the first host", remedy="omit --job")
+    write_spec(folder, start=run.workers, least=elastic.min, most=elastic.max, restart=run.restart or DEFAULT)
+
+
+def _coordinate(job: LocalJob, run: Run, folder: Path, environ: Mapping[str, str], elastic: Any, first: Seat) -> None:
+    """Start the coordinator beside the workers, in a lab on its first host, and restart workers that die."""
     job.restarts = Restarts(run.restart or DEFAULT, always=frozenset({run.workers}))
     job.on_gone = lambda rank: (folder / f"{ABSENT}-{rank}").touch()
-    command = coordinator_command(folder, start=run.workers, least=elastic.min, most=elastic.max)
-    job.launch(run.workers, command, environ, host="coordinator")
+    rule = "tcp" if parse(_elastic_comm(run)).word == "tcp" else "shm"
+    place = {"rule": rule, "interface": first.host.address if run.lab else "127.0.0.1"}
+    command = coordinator_command(folder, start=run.workers, least=elastic.min, most=elastic.max, **place)
+    prefix = first.place.prefix if run.lab else ()
+    job.launch(run.workers, [*prefix, *command], environ, host="coordinator")
 
 
 def script_suite(suite: Suite, argv: Sequence[str]) -> Suite:

@@ -290,7 +290,7 @@ class ElasticPace:
         if commits and self._ledger is not None:
             self._ledger.commit(self.steps - 1, self._generation)
         if changes:
-            self._presence.leave()
+            self._presence.leave(orderly=True)
         self._forget()
         self.times = StepTimes(exposed=waited - began, update=self._clock() - waited)
         if self.on_step is not None:

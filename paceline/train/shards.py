@@ -1,6 +1,6 @@
 """Sum the virtual shards of a global batch. In deterministic mode, bits do not depend on which member has which shard.
 
-    fast            every member adds its shards one after another; the sums are added in rank order
+    fast            every member adds its shards one after another; the sums are added in rank order, or along a ring
     deterministic   one binary tree over all shards, independent of their owners: (0+1) + (2+3), ...
 
 A member owns a contiguous range of shards. In deterministic mode it adds every whole subtree inside its range and sends
@@ -69,13 +69,20 @@ class ShardExchange:
         shares = shares_of(shards, comm.size)
         self._trees = [subtrees(share, shards) if deterministic else (share,) for share in shares]
         self._rows = max(len(trees) for trees in self._trees)
-        blocks = -(-numel // BLOCK)
-        self._shape = (blocks, self._rows, BLOCK)
-        self._source = comm.allocate(blocks * self._rows * BLOCK, dtype)
-        self._result = comm.allocate_result(blocks * self._rows * BLOCK, dtype)
-        bounds = [bound * self._rows * BLOCK for bound in spread(blocks, comm.size)]
+        self._ring = bool(comm.segment) and not deterministic  # a ring sends less to one host at a time
+        # A comm that cuts messages must not cut between the rows of a block, because their elements are added.
+        self._block = min(BLOCK, comm.segment // (self._rows * dtype.itemsize)) if comm.segment else BLOCK
+        blocks = -(-numel // self._block)
+        together = self._rows * self._block
+        self._shape = (blocks, self._rows, self._block)
+        self._source = comm.allocate(blocks * together, dtype)
+        self._result = comm.allocate_result(blocks * together, dtype)
+        bounds = [bound * together for bound in spread(blocks, comm.size)]
+        longest = comm.segment // (together * dtype.itemsize) * together if comm.segment else blocks * together
         self._pieces = [
-            Piece(rank, bounds[rank], bounds[rank + 1]) for rank in range(comm.size) if bounds[rank] < bounds[rank + 1]
+            Piece(rank, start, min(start + longest, bounds[rank + 1]))
+            for rank in range(comm.size)
+            for start in range(bounds[rank], bounds[rank + 1], longest)
         ]
 
     def sum(self, rows: Sequence[Tensor], key: object) -> None:
@@ -83,16 +90,19 @@ class ShardExchange:
         places = self._source.view(self._shape)
         for row, vector in enumerate(rows):
             _spread_out(vector, places[:, row])
+        if self._ring:
+            self._comm.all_sum(self._source, self._result, key).wait()
+            return
         self._comm.sum_by(self._source, self._result, self._pieces, self._comm.size, key, self._combine).wait()
 
     def _combine(self, out: Tensor, parts: Sequence[Tensor], start: int) -> None:
-        views = [part.view(-1, self._rows, BLOCK) for part in parts]
+        views = [part.view(-1, self._rows, self._block) for part in parts]
         rows = [
             (tree, view[:, row])
             for trees, view in zip(self._trees, views, strict=True)
             for row, tree in enumerate(trees)
         ]
-        out.view(-1, self._rows, BLOCK)[:, 0].copy_(tree_sum(rows))
+        out.view(-1, self._rows, self._block)[:, 0].copy_(tree_sum(rows))
 
     def total(self) -> Tensor:
         """Return a copy of the sum."""
@@ -105,7 +115,8 @@ class ShardExchange:
 
 def _spread_out(vector: Tensor, places: Tensor) -> None:
     """Copy a vector into the blocks of one row. The unused end of the last block is not written."""
-    whole = vector.numel() // BLOCK
-    places[:whole].copy_(vector[: whole * BLOCK].view(whole, BLOCK))
-    if whole * BLOCK < vector.numel():
-        places[whole, : vector.numel() - whole * BLOCK].copy_(vector[whole * BLOCK :])
+    block = places.shape[1]
+    whole = vector.numel() // block
+    places[:whole].copy_(vector[: whole * block].view(whole, block))
+    if whole * block < vector.numel():
+        places[whole, : vector.numel() - whole * block].copy_(vector[whole * block :])

@@ -18,6 +18,7 @@ import time
 import torch
 
 from paceline.elastic.presence import ElasticPresence
+from tests.elastic import crew as crew_module
 from tests.elastic.crew import DETERMINISTIC, FAST, Crew, undisturbed, warm_up
 
 MOST = 6  # workers
@@ -120,15 +121,17 @@ def main():
     parser.add_argument("--only", type=int)
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--fast", action="store_true", help="membership elastic instead of deterministic")
+    parser.add_argument("--comm", choices=("shm", "tcp"), default="shm")
     parser.add_argument("--careless", action="store_true", help="apply steps without a verdict: must be noticed")
     chosen = parser.parse_args()
+    crew_module.COMM = chosen.comm
     torch.set_num_threads(1)
     warm_up()
     membership = FAST if chosen.fast else DETERMINISTIC
     expected = undisturbed(membership, epochs=chosen.epochs)["hash"]
     if chosen.careless:
         leave = ElasticPresence.leave
-        ElasticPresence.leave = lambda presence: bool(leave(presence) or True)
+        ElasticPresence.leave = lambda presence, **how: bool(leave(presence, **how) or True)
     faults, failed = [], 0
     for number in range(chosen.rounds) if chosen.only is None else (chosen.only,):
         try:

@@ -1,6 +1,6 @@
 """Real processes of an elastic job under faults, and the oracles that judge them.
 
-`python -m tests.elastic.crew SCENARIO ...` imports torch once, in a process with one thread, and forks coordinator and
+`python -m tests.elastic.crew [--comm tcp] SCENARIO ...` imports torch once, in one thread, and forks coordinator and
 workers from it, so that a job of four starts in milliseconds. It prints one line of JSON per scenario.
 
     ledger     every sample is in exactly one committed step of every epoch
@@ -34,6 +34,7 @@ from paceline.elastic.presence import ElasticPresence
 from paceline.train.faults import VARIABLE
 
 SAMPLES, GLOBAL, EPOCHS = 67, 16, 3  # a prime number, and a batch that does not divide it
+COMM = "shm"  # what moves gradients and votes; --comm sets it
 LIMIT = 120.0  # seconds for one scenario on a busy machine
 
 
@@ -73,6 +74,7 @@ def keep(pace, kept, full):
 def work(folder, slot, start, membership, pause, keeps="", epochs=EPOCHS):
     """Train as a user's script does, and write down what was computed and committed."""
     os.environ.update({FOLDER: str(folder), "RANK": str(slot), "WORLD_SIZE": str(start)})
+    os.environ["PACELINE_CHOICES"] = json.dumps({"comm": COMM})
     log = (folder / f"log-{slot}-{os.getpid()}.jsonl").open("a", buffering=1)
     worker = paceline.join()
     torch.manual_seed(7)
@@ -132,7 +134,7 @@ class Crew:
             os._exit(code)
 
     def coordinate(self, most=6):
-        words = [str(self.folder), "--start", str(self.start), "--max", str(most)]
+        words = [str(self.folder), "--start", str(self.start), "--max", str(most), "--rule", COMM]
         self.coordinator = self.fork(lambda: coordinate(words))
 
     def add(self, fault=None):
@@ -369,9 +371,9 @@ def left(stays=False):
 
 
 def _stay(leave):
-    def stay(presence):
+    def stay(presence, **how):
         parting, presence.parting = presence.parting, False
-        counts = leave(presence)
+        counts = leave(presence, **how)
         presence.parting = parting
         return counts
 
@@ -479,7 +481,7 @@ def nemesis(seed=0, seconds=20.0, membership=DETERMINISTIC):
 def careless():
     """Survivors apply the step of a dead member as if it had been committed: the oracles must notice."""
     leave = ElasticPresence.leave
-    ElasticPresence.leave = lambda self: bool(leave(self) or True)
+    ElasticPresence.leave = lambda self, **how: bool(leave(self, **how) or True)
     try:
         return killed_at("before send")
     finally:
@@ -531,7 +533,10 @@ def warm_up():
 if __name__ == "__main__":
     torch.set_num_threads(1)
     warm_up()
-    for name in sys.argv[1:] or list(SCENARIOS)[:-1]:
+    words = sys.argv[1:]
+    if words[:1] == ["--comm"]:
+        COMM, words = words[1], words[2:]
+    for name in words or list(SCENARIOS)[:-1]:
         began = time.monotonic()
         try:
             result = SCENARIOS[name]()

@@ -2,13 +2,14 @@
 
 import os
 import random
+import resource
 import shutil
 import socket
 import time
 
 import pytest
 
-from paceline.elastic.client import Client
+from paceline.elastic.client import DEAF, Client
 from paceline.elastic.coordinator import Coordinator
 from paceline.elastic.frames import LONGEST, BrokenFrame, Inbox, encode, parse_address
 from paceline.elastic.protocol import Registry
@@ -63,6 +64,53 @@ def test_what_follows_a_goodbye_does_not_end_the_coordinator(coordinator, tmp_pa
     assert stranger(coordinator, b"".join(map(encode, words)))
     assert stranger(coordinator, encode({**hello, "pid": 10**30}))
     assert stranger(coordinator, encode(hello) + encode({"kind": "steps", "generation": 1, "steps": 10**30}))
+
+
+def test_a_flood_of_strangers_leaves_no_trace_in_memory(coordinator):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for seed in range(200):
+        assert stranger(coordinator, b"\xff" * 4 + random.Random(seed).randbytes(60_000))
+    assert coordinator.refused == 200
+    assert not coordinator._strangers
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000
+
+
+def test_a_member_that_would_send_its_data_another_way_is_refused(coordinator, tmp_path):
+    hello = {"kind": "hello", "token": (tmp_path / "token").read_text(), "member": "x", "pid": 1, "rule": "tcp"}
+    assert stranger(coordinator, encode(hello))
+    assert coordinator.refused == 1
+
+
+def test_the_process_of_another_host_is_not_looked_for_here(coordinator, tmp_path):
+    client = Client(tmp_path, "0-1-1", {"host": "another", "place": {"address": "192.0.2.1", "port": 1}})
+    client.report(WAITING)
+    limit = time.monotonic() + 30
+    while client.group is None and time.monotonic() < limit:
+        coordinator.turn(0.01)
+        client.poll(0.01)
+    assert client.places == ({"address": "192.0.2.1", "port": 1, "host": "?", "pid": "?"},)
+    assert coordinator.journal.pid_of("0-1-1") == 0
+    client._drop()
+    coordinator.turn(0.05)
+    assert coordinator._registry.form() is None  # it may still be at work, for all that is known here
+    replacement = Client(tmp_path, "0-2-2", {"host": "another"})
+    replacement.report(WAITING)
+    while replacement.group is None and time.monotonic() < limit:
+        coordinator.turn(0.01)
+        replacement.poll(0.01)
+    assert replacement.group.members == ("0-2-2",)  # the launcher starts a slot again when its process has ended
+    replacement._drop()
+
+
+def test_a_silent_coordinator_is_asked_and_then_left(coordinator, tmp_path):
+    client = Client(tmp_path, "a")
+    client.report({**WAITING, "generation": 3})
+    coordinator.turn(0.05)
+    first = client._channel
+    assert client.wait_group(5, DEAF + 1.5) is None
+    assert client._channel is not first  # it has connected anew, because nobody answered
+    assert client.lacks
+    client._drop()
 
 
 def test_a_member_with_the_token_gets_a_generation(coordinator, tmp_path):

@@ -25,21 +25,53 @@ SCENARIOS = (
     "all killed, full disk",
 )
 
+OVER_TCP = ("undisturbed", "after the vote", "fast, after the vote", "stopped", "left", "joined", "donor dies")
+
 OTHERS = ("careless", "never goes", "all left", "early, nobody told")
 
 
-@pytest.fixture(scope="module")
-def results():
-    """Run all scenarios in one process that has imported torch once."""
+def played(*words):
+    """Run scenarios in one process that has imported torch once."""
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "tests.elastic.crew", *SCENARIOS, *OTHERS]
+    command = [sys.executable, "-m", "tests.elastic.crew", *words]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=900, check=True)
     return {line["scenario"]: line for line in map(json.loads, done.stdout.splitlines())}
 
 
+@pytest.fixture(scope="module")
+def results():
+    return played(*SCENARIOS, *OTHERS)
+
+
+@pytest.fixture(scope="module")
+def over_tcp():
+    return played("--comm", "tcp", *OVER_TCP, "careless")
+
+
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_every_sample_counts_once_and_all_members_agree(results, scenario):
-    result = results[scenario]
+    exactly_once(results[scenario])
+
+
+@pytest.mark.parametrize("scenario", OVER_TCP)
+def test_over_tcp_every_sample_counts_once_and_bits_are_those_of_shm(results, over_tcp, scenario):
+    exactly_once(over_tcp[scenario])
+    if not scenario.startswith("fast"):
+        assert over_tcp[scenario]["hash"] == results["undisturbed"]["hash"]
+
+
+def test_over_tcp_a_frozen_worker_is_fenced_and_a_joiner_trains_on(over_tcp):
+    assert over_tcp["stopped"]["fenced"] == 1
+    assert over_tcp["joined"]["joiner"] >= 1
+    assert over_tcp["donor dies"]["ended"] == 3
+    assert over_tcp["left"]["what"] == ["generation", "left", "generation"]
+
+
+def test_over_tcp_the_oracles_notice_a_step_that_is_applied_without_a_verdict(over_tcp):
+    assert not over_tcp["careless"]["counts"]
+
+
+def exactly_once(result):
     assert result.get("ledger"), result
     assert result["counts"], result
     assert result["replicas"], result

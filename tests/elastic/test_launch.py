@@ -92,6 +92,7 @@ class Frozen:
 @pytest.mark.parametrize("away", [True, False])
 def test_a_member_that_has_declared_a_phase_is_not_evicted(tmp_path, monkeypatch, away):
     presence = ElasticPresence(kept_folder(tmp_path / "job"), "a")
+    presence.group = Group(1, ("a", "b"), 0)
     monkeypatch.setattr(ElasticPresence, "silence", 0.01)
     counters = Frozen(away)
     presence._watch(counters, [1])
@@ -101,3 +102,4 @@ def test_a_member_that_has_declared_a_phase_is_not_evicted(tmp_path, monkeypatch
         return
     with pytest.raises(PeerLost, match="rank 1 makes no progress"):
         presence._watch(counters, [1])
+    assert presence._suspects == {"b"}

@@ -3,7 +3,9 @@
 `python -m tests.elastic.test_protocol 100000` is the long form: so many schedules for each way to move data.
 """
 
+import argparse
 import sys
+import time
 
 import pytest
 
@@ -15,7 +17,9 @@ from paceline.elastic.protocol import (
     BrokenPromise,
     Registry,
     Report,
+    ready_of,
     shares_of,
+    slot_of,
     steps_that_count,
     subtrees,
     verdict_of,
@@ -24,8 +28,8 @@ from tests.elastic.simulator import STEPS, Violation, World
 
 
 def violations(seeds, **settings):
-    """Return the seeds that broke a promise, and how many schedules came to their end."""
-    broken, finished = [], 0
+    """Return the seeds that broke a promise, how many schedules came to their end, and how many rolled back."""
+    broken, finished, rolled = [], 0, 0
     for seed in seeds:
         world = World(seed, **settings)
         try:
@@ -33,20 +37,22 @@ def violations(seeds, **settings):
         except (Violation, BrokenPromise) as problem:
             broken.append((seed, str(problem)))
         finished += any(member.committed >= STEPS for member in world.members.values())
-    return broken, finished
+        rolled += world.rollbacks > 0
+    return broken, finished, rolled
 
 
 @pytest.mark.parametrize("rule", ["shm", "tcp"])
 def test_no_schedule_of_faults_breaks_a_promise(rule):
-    broken, finished = violations(range(1500), rule=rule)
+    broken, finished, rolled = violations(range(1500), rule=rule)
     assert not broken
     assert finished > 1200  # the others lost all members, or ran out of events
+    assert rolled > 20  # everything was killed, and went on from a checkpoint
 
 
 @pytest.mark.parametrize("off", ["fencing", "votes", "journal"])
 @pytest.mark.parametrize("rule", ["shm", "tcp"])
 def test_without_its_mechanism_a_promise_breaks(rule, off):
-    broken, _ = violations(range(400), rule=rule, **{off: False})
+    broken, *_ = violations(range(400), rule=rule, **{off: False})
     assert broken
 
 
@@ -141,11 +147,42 @@ def test_shares_cover_all_shards_once_and_subtrees_cover_a_share(members):
             assert tree.start % len(tree) == 0
 
 
-if __name__ == "__main__":
-    count = int(sys.argv[1])
-    for rule in ("shm", "tcp"):
-        broken, finished = violations(range(count), rule=rule)
-        print(f"{rule}: {count:,} schedules, {finished:,} trained to their end, {len(broken)} violations", flush=True)
+def test_a_member_that_missed_the_answer_gets_it_again():
+    registry, group = formed(Report("a"), Report("b"))
+    assert registry.answer_to(Report("a")) == group
+    assert registry.answer_to(Report("a", 1, 3, holds=True)) is None
+    assert registry.answer_to(Report("new")) is None
+
+
+def test_on_shm_all_votes_must_be_seen_and_on_tcp_the_own_result_is_enough_to_be_ready():
+    assert ready_of("tcp", voted=True, all_voted=False)
+    assert not ready_of("shm", voted=True, all_voted=False)
+    assert ready_of("shm", voted=True, all_voted=True)
+    assert not ready_of("tcp", voted=False, all_voted=False)
+
+
+def test_the_slot_of_a_launcher_is_in_the_name_of_a_member():
+    assert [slot_of(name) for name in ("3-4711-000001", "a", "-1")] == [3, -1, -1]
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="tests.elastic.test_protocol")
+    parser.add_argument("count", type=int)
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--rule", choices=("shm", "tcp"), action="append")
+    chosen = parser.parse_args()
+    for rule in chosen.rule or ("shm", "tcp"):
+        began, seeds = time.process_time(), range(chosen.first, chosen.first + chosen.count)
+        broken, finished, rolled = violations(seeds, rule=rule)
+        print(
+            f"{rule}: {chosen.count:,} schedules from seed {chosen.first:,}, {finished:,} trained to their end, "
+            f"{rolled:,} rolled back, {len(broken)} violations, {time.process_time() - began:.0f} s",
+            flush=True,
+        )
         if broken:
             print(*broken[:10], sep="\n")
             sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -9,7 +9,7 @@ from paceline.cluster.launchers.local import free_port
 from paceline.elastic.coordinator import Coordinator
 from paceline.elastic.launch import CHOICES, FOLDER
 from paceline.elastic.protocol import Group, Registry
-from paceline.elastic.status import TOKEN, ask, environment_of, folder_of, token_of
+from paceline.elastic.status import TOKEN, ask, contact_of, environment_of, token_of
 from paceline.elastic.view import summary_line
 from paceline.errors import PeerLost, WrongCommand
 
@@ -68,15 +68,20 @@ def test_a_wrong_token_is_refused(job):
 def test_a_joiner_gets_what_the_launcher_gives_its_workers(job):
     (job.folder / CHOICES).write_text('{"membership": "elastic"}')
     state = job.ask(job.token)
-    environ = environment_of(state, folder_of(state, job.token), {"PATH": "/bin", TOKEN: job.token})
+    contact = contact_of(state, "127.0.0.1:1", job.token)
+    environ = environment_of(state, contact, job.token, {"PATH": "/bin", TOKEN: job.token})
     assert (environ[FOLDER], environ["RANK"], environ["WORLD_SIZE"]) == (str(job.folder), "5", "3")
     assert environ["PACELINE_CHOICES"] == '{"membership": "elastic"}'
     assert TOKEN not in environ
 
 
-def test_a_folder_that_is_not_of_this_job_is_refused(tmp_path):
+def test_a_folder_that_is_not_of_this_job_is_refused_unless_data_travels_over_tcp(tmp_path):
+    state = {"folder": str(tmp_path / "elsewhere"), "rule": "shm", "start": 2, "members": [], "choices": "{}"}
     with pytest.raises(WrongCommand, match="cannot be read here"):
-        folder_of({"folder": str(tmp_path / "elsewhere")}, "token")
+        contact_of(state, "192.0.2.1:80", "secret")
+    contact = contact_of({**state, "rule": "tcp"}, "192.0.2.1:80", "secret")
+    environ = environment_of(state, contact, "secret", {TOKEN: "another"})
+    assert (environ[FOLDER], environ[TOKEN]) == ("tcp://192.0.2.1:80", "secret")
 
 
 def test_the_token_comes_from_a_file_or_the_environment(tmp_path):
@@ -87,9 +92,7 @@ def test_the_token_comes_from_a_file_or_the_environment(tmp_path):
         token_of(None, {})
 
 
-def test_an_address_on_another_host_and_one_where_nobody_listens_are_refused():
-    with pytest.raises(WrongCommand, match="they run on one host"):
-        ask("192.0.2.1:80", "token")
+def test_an_address_where_nobody_listens_is_refused():
     with pytest.raises(PeerLost, match="no job at"):
         ask(f"127.0.0.1:{free_port()}", "token")
 
@@ -100,7 +103,7 @@ def test_an_address_on_another_host_and_one_where_nobody_listens_are_refused():
         (["join", "127.0.0.1:80"], "nothing to start"),
         (["join", "127.0.0.1:80", "--", "no-such-program"], "there is no such program"),
         (["join", "nonsense", "--", "true"], "an address is HOST:PORT"),
-        (["watch", "192.0.2.1:80"], "they run on one host"),
+        (["watch", "nonsense"], "an address is HOST:PORT"),
     ],
 )
 def test_a_wrong_command_is_refused(words, text, capsys, monkeypatch):

@@ -6,8 +6,9 @@ import torch
 from paceline.comm.thread import run_ranks
 from paceline.elastic.protocol import shares_of
 from paceline.train.shards import ShardExchange, ShardSum
+from tests.comm.tcp.ranks import run_tcp_ranks
 
-SHARDS, NUMEL = 8, 40_000
+SHARDS, NUMEL = 8, 150_000
 
 
 def vectors():
@@ -15,7 +16,7 @@ def vectors():
     return [torch.randn(NUMEL, generator=dice) * 10.0**k for k in range(-4, 4)]
 
 
-def total(members, deterministic):
+def total(members, deterministic, run=run_ranks):
     def work(comm):
         exchange = ShardExchange(comm, NUMEL, torch.float32, SHARDS, deterministic=deterministic)
         mine = shares_of(SHARDS, comm.size)[comm.rank]
@@ -29,7 +30,7 @@ def total(members, deterministic):
         exchange.close()
         return result
 
-    results = run_ranks(members, work)
+    results = run(members, work)
     assert all(torch.equal(result, results[0]) for result in results)
     return results[0]
 
@@ -37,6 +38,15 @@ def total(members, deterministic):
 @pytest.mark.parametrize("members", range(2, 9))
 def test_bits_do_not_depend_on_the_members(members):
     assert torch.equal(total(members, True), total(1, True))
+
+
+@pytest.mark.parametrize("members", [2, 3, 5])
+def test_bits_depend_neither_on_the_members_nor_on_the_comm(members):
+    assert torch.equal(total(members, True, run_tcp_ranks), total(1, True))
+
+
+def test_a_ring_adds_the_same_numbers_in_another_order():
+    torch.testing.assert_close(total(3, False, run_tcp_ranks), total(1, False), rtol=1e-4, atol=1e-2)
 
 
 def test_bits_depend_on_the_members_in_fast_mode():

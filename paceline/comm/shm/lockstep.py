@@ -39,6 +39,7 @@ class Lockstep:
     """Collectives among some members of a shared space. A rank is a position among these members."""
 
     shares_results = names_ranks = True
+    segment = 0
     engines = 0
     service: Any = None  # set in a job with servers, see comm/service.py
 

@@ -20,6 +20,7 @@ from paceline.errors import PeerLost
 PENDING = 64  # handshakes at once
 PATIENCE = 5.0  # seconds for a handshake
 LOUD = 20  # refusals that are logged one by one; the rest is counted
+EARLY = 256  # authenticated connections of later generations that are kept until this process enters them
 
 log = logging.getLogger(__name__)
 
@@ -28,13 +29,25 @@ Welcome = Callable[[Hello, socket.socket], str | None]
 
 
 class Gate:
-    """Accepts connections of one generation of a job."""
+    """Accepts connections of one generation of a job. In an elastic job it stays, and `begin` changes the generation.
+
+    With `keeps_early`, connections of later generations are kept: a peer may hear of a new generation first.
+    """
 
     def __init__(
-        self, pump: Pump, address: str, token: bytes, generation: int, welcome: Welcome, buffer: int = 0
+        self,
+        pump: Pump,
+        address: str,
+        token: bytes,
+        generation: int,
+        welcome: Welcome,
+        buffer: int = 0,
+        *,
+        keeps_early: bool = False,
     ) -> None:
         self._pump, self._token, self._generation, self._welcome = pump, token, generation, welcome
         self._visitors: list[Visitor] = []
+        self._keeps_early, self._early = keeps_early, list[tuple[Hello, socket.socket]]()
         self.refused = 0
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self._socket = socket.socket(family, socket.SOCK_STREAM)
@@ -49,6 +62,33 @@ class Gate:
 
     def fileno(self) -> int:
         return self._socket.fileno()
+
+    def begin(self, generation: int, welcome: Welcome) -> None:
+        """Accept connections of a later generation from now on; those that came before are welcomed at once."""
+        with self._pump.state:
+            self._generation, self._welcome = generation, welcome
+            early, self._early = self._early, []
+            for hello, connection in early:
+                why = self._receive(hello, connection)
+                if why is not None:
+                    self.refuse(f"rank {hello.rank}", why)
+                    connection.close()
+
+    def _stale(self, generation: int) -> str | None:
+        """Return why connections of a generation are refused, or None."""
+        if generation == self._generation or (generation > self._generation and self._keeps_early):
+            return None
+        return f"it is of generation {generation}, this is {self._generation}"
+
+    def _receive(self, hello: Hello, connection: socket.socket) -> str | None:
+        """Pass an authenticated connection on, or keep it for a later generation. Return a reason to refuse it."""
+        why = self._stale(hello.generation)
+        if why is not None or hello.generation == self._generation:
+            return why or self._welcome(hello, connection)
+        if len(self._early) >= EARLY:
+            return "too many connections of later generations"
+        self._early.append((hello, connection))
+        return None
 
     def on_readable(self) -> None:
         while True:
@@ -85,8 +125,9 @@ class Gate:
         hello = Hello.parse(raw)
         if hello is None:
             return "it does not speak this protocol"
-        if hello.generation != self._generation:
-            return f"it is of generation {hello.generation}, this is {self._generation}"
+        why = self._stale(hello.generation)
+        if why is not None:
+            return why
         nonce = os.urandom(NONCE)
         return nonce + proof(self._token, b"acceptor", raw, nonce), nonce
 
@@ -94,11 +135,13 @@ class Gate:
         hello = Hello.parse(raw)
         if hello is None or not proves(claim, self._token, b"connector", raw, nonce):
             return "it does not know the token of this job"
-        return self._welcome(hello, connection)
+        return self._receive(hello, connection)
 
     def close(self) -> None:
         for visitor in list(self._visitors):
             visitor.drop()
+        for _, connection in self._early:
+            connection.close()
         self._pump.remove(self)
         self._socket.close()
 

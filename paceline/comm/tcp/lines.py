@@ -7,6 +7,7 @@ sender down. So no memory is allocated for unexpected data, and the oldest unfin
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from collections import deque
@@ -19,6 +20,8 @@ from paceline.comm.tcp.wire import HEADER_BYTES, Header
 LOW = 1 << 16  # bytes; the reader of a larger body is woken only when a large part of it has arrived
 LARGEST_MAIL = 1 << 16  # bytes of a control message
 EMPTY = memoryview(b"")
+log = logging.getLogger(__name__)
+
 Broken = Callable[[str], None]  # broken(why) is called once, when the connection has ended
 
 
@@ -107,7 +110,9 @@ class Connection:
                 return True
             self._header, self._got = Header.parse(self._head), 0
             if self._header.generation != self._generation:
-                self.end(f"sent a frame of generation {self._header.generation} in generation {self._generation}")
+                why = f"sent a frame of generation {self._header.generation} in generation {self._generation}"
+                log.warning("a connection was closed, because the peer %s", why)
+                self.end(why)
                 return False
         return self._read_body(self._header)
 

@@ -7,6 +7,7 @@ Every pair has data lines and one control connection. Control messages never wai
     ASK     carries the sender's note of an operation, because the receiver seems to make a different call
     NOTE    the answer to ASK: the note of the same operation on the other rank
     WORD    carries a number of a Board
+    BEAT    this rank makes progress; the flag says that it has declared long work (elastic jobs)
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from paceline.comm.tcp.station import Station
 from paceline.comm.tcp.wire import CONTROL, DATA, Header
 from paceline.errors import CallMismatch, PacelineError, PeerLost
 
-BYE, ABORT, ASK, NOTE, WORD = 1, 2, 3, 4, 5
-_LENGTHS = {BYE: 0, ABORT: 0, ASK: NOTE_BYTES, NOTE: NOTE_BYTES, WORD: 8}
+BYE, ABORT, ASK, NOTE, WORD, BEAT = 1, 2, 3, 4, 5, 6
+_LENGTHS = {BYE: 0, ABORT: 0, ASK: NOTE_BYTES, NOTE: NOTE_BYTES, WORD: 8, BEAT: 0}
 HAS_FAILED, CAUSE_FAILED = 1, 2  # flags of a goodbye: this rank, or the peer that ended it, has failed
 ANSWER = 2.0  # seconds in which a rank explains a call that differs
 
@@ -46,6 +47,7 @@ class Mesh:
         self._failed: set[int] = set()
         self._causes: dict[int, int] = {}  # peers that left because they lost another peer -> that peer
         self.words: dict[int, deque[int]] = {}
+        self.beats: dict[int, tuple[int, bool]] = {}  # signs of progress of each peer, and whether it is away
         self.posts: list[Mailbox] = []  # connections of windows
         station.meshes.append(self)
         control = station.connect(ident, CONTROL, members)
@@ -94,7 +96,7 @@ class Mesh:
 
     def wait_for(self, operation: Operation, deadline: float | None) -> None:
         limit, began = self.station.deadline if deadline is None else deadline, time.monotonic()
-        self._pump.wait(lambda: operation.finished or self._hopeless(operation), limit)
+        self.station.wait(lambda: operation.finished or self._hopeless(operation), limit, operation.late)
         if operation.finished:
             return
         self.check()
@@ -131,7 +133,7 @@ class Mesh:
         if peer in self._failed:
             peer = peer if cause is None else cause
             return PeerLost(f"{self.name(peer)} failed during {operation}", rank=peer)
-        if made <= operation.operation:
+        if made <= operation.operation and self.station.watch is None:  # members of an elastic job may just leave
             time.sleep(PARTING)  # Ctrl-C that ended the other rank may be about to arrive here
             mine, theirs = (self.name(self.rank), operation.note), (self.name(peer), call_text(CLOSED, "", ""))
             return mismatch(operation.operation, mine, theirs, peer)
@@ -178,6 +180,8 @@ class Mesh:
         elif header.kind == ABORT:
             self._parted[peer] = self._number
             self.problem = self.problem or PeerLost(f"{self.name(peer)} gave up this generation", rank=peer)
+        elif header.kind == BEAT:
+            self.beats[peer] = (self.beats.get(peer, (0, False))[0] + 1, bool(header.flag))
         elif header.kind == WORD:
             self.words.setdefault(header.number, deque()).append(int.from_bytes(body, "big", signed=True))
         elif header.kind == ASK:
@@ -229,13 +233,22 @@ class Mesh:
     def wait_until(self, done: Callable[[], bool], seconds: float) -> bool:
         return self._pump.wait(done, seconds)
 
-    def abort(self, why: str) -> None:
-        """End all operations at once, on this rank and on the others."""
+    def abort(self, why: str, *, reset: bool = True) -> None:
+        """End all operations at once, on this rank and on the others.
+
+        Without `reset` this rank only says goodbye: data that it has sent arrives, and the others finish with it.
+        """
         with self._pump.state:
             self.problem = self.problem or PeerLost("this generation was given up", why=why)
             for peer in self._control:
-                self.post(peer, ABORT)
-            self.close(reset=True)
+                self.post(peer, ABORT if reset else BYE, operation=self._number)
+            self.close(reset=reset)
+
+    def beat(self, away: bool) -> None:
+        """Show all peers that this rank makes progress, or that it has declared long work."""
+        with self._pump.state:
+            for peer in self._control:
+                self.post(peer, BEAT, flag=int(away))
 
     def close(self, *, reset: bool = False) -> None:
         with self._pump.state:

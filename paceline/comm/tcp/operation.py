@@ -140,6 +140,11 @@ class Operation:
                 return leg.peer
         return next((leg.peer for leg in self.legs if leg.sends_left()), None)
 
+    def late(self) -> list[int]:
+        """Return all ranks that still have to send to this one, or else those that do not read."""
+        senders = {leg.peer for leg in self.legs if leg.receives_left()}
+        return sorted(senders or {leg.peer for leg in self.legs if leg.sends_left()})
+
 
 class Leg:
     """The frames of one operation on one line."""

@@ -7,7 +7,8 @@ import os
 import secrets
 import socket
 import struct
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from paceline.comm.process import Home
@@ -19,24 +20,62 @@ from paceline.comm.tcp.wire import CONTROL, DATA, NONCE, WINDOW, Hello
 from paceline.errors import PeerLost, WrongCommand
 
 _SIOCGIFADDR = 0x8915
+LINK = 10.0  # seconds that data of an elastic job may stay unacknowledged
+SLICE = 0.02  # seconds between two calls of `watch` while a rank waits
 Purpose = tuple[int, int, int, int]  # mesh, purpose, stream, rank
+Place = Mapping[str, Any]  # where a rank listens: address, port, host, pid
+
+
+class Listener:
+    """The pump and the listening socket of a process whose groups change. Both stay until close()."""
+
+    def __init__(self, address: str, token: bytes, settings: TcpSettings = PLAIN) -> None:
+        self.token, self.settings = token, settings
+        self.pump = Pump("tcp of an elastic member")
+        try:
+            self.gate = Gate(self.pump, address, token, 0, _closed, settings.buffer, keeps_early=True)
+        except BaseException:
+            self.pump.close()
+            raise
+        self.place: Place = _place(address, self.gate.port)
+
+    def close(self) -> None:
+        with self.pump.state:
+            self.gate.close()
+        self.pump.close()
+
+
+def _closed(hello: Hello, connection: socket.socket) -> str | None:
+    return f"generation {hello.generation} has ended here"
+
+
+def _place(address: str, port: int) -> Place:
+    return {"address": address, "port": port, "host": socket.gethostname()[:64], "pid": os.getpid()}
 
 
 class Station:
-    """Knows the addresses of all ranks of a job, and makes authenticated connections to them."""
+    """Knows the addresses of all ranks of a job, and makes authenticated connections to them.
+
+    In an elastic job it is the station of one generation: `listener` outlives it, and `places` come from the
+    coordinator instead of a store. `watch(late)` is called while this rank waits; it may raise PeerLost.
+    """
 
     def __init__(
         self,
         rank: int,
         size: int,
-        store: TextStore,
+        store: TextStore | None,
         deadline: float,
         *,
-        address: str,
+        address: str = "",
         token: bytes | None = None,
         generation: int = 0,
         settings: TcpSettings = PLAIN,
         name: str = "tcp",
+        listener: Listener | None = None,
+        places: Sequence[Place] = (),
+        entering: float | None = None,
+        watch: Callable[[Sequence[int]], None] | None = None,
     ) -> None:
         self.rank, self.size, self.deadline, self.generation, self.settings = rank, size, deadline, generation, settings
         self.home = Home(rank)
@@ -44,16 +83,33 @@ class Station:
         self.gate: Gate | None = None
         self.closed, self.meshes = False, list[Any]()  # all groups of this generation
         self.parted: set[int] = set()  # ranks that have said goodbye
+        self._listener, self.watch = listener, watch
+        self._entering = deadline if entering is None else entering  # seconds to connect to one peer
+        if listener is not None:
+            self._token, self.pump, self._places = listener.token, listener.pump, list(places)
+            listener.gate.begin(generation, self._welcome)
+            return
+        assert store is not None
         self._token = token if token is not None else _agreed_token(rank, store, deadline, name)
         self.pump = Pump(f"tcp of rank {rank}")
         try:
             self.gate = Gate(self.pump, address, self._token, generation, self._welcome, settings.buffer)
-            own = {"address": address, "port": self.gate.port, "host": socket.gethostname()[:64], "pid": os.getpid()}
-            store.set(f"{name}/{generation}/{rank}", json.dumps(own))
+            store.set(f"{name}/{generation}/{rank}", json.dumps(_place(address, self.gate.port)))
             self._places = [json.loads(store.get(f"{name}/{generation}/{peer}", deadline)) for peer in range(size)]
         except BaseException:
             self.close()
             raise
+
+    def wait(self, done: Callable[[], bool], seconds: float, late: Callable[[], Sequence[int]]) -> bool:
+        """Wait until `done()` is true or the time is over. Call `watch` with the late ranks meanwhile."""
+        if self.watch is None:
+            return self.pump.wait(done, seconds)
+        limit = time.monotonic() + seconds
+        while not self.pump.wait(done, SLICE):
+            self.watch(late())
+            if time.monotonic() > limit or self.closed:
+                return done()
+        return True
 
     def name(self, rank: int) -> str:
         place: Mapping[str, Any] = self._places[rank]
@@ -70,15 +126,24 @@ class Station:
     def _one(self, mesh: int, purpose: int, stream: int, peer: int) -> socket.socket:
         if peer < self.rank:
             hello = Hello(purpose, stream, self.generation, mesh, self.rank, os.urandom(NONCE))
-            place = self._places[peer]
-            made = enter(place["address"], place["port"], hello, self._token, self.deadline, self.settings.buffer)
+            made = self._enter(peer, hello)
         else:
             key = mesh, purpose, stream, peer
-            if not self.pump.wait(lambda: key in self._waiting or self.closed, self.deadline) or self.closed:
-                raise PeerLost(f"{self.name(peer)} did not connect within {self.deadline:.0f} s", rank=peer)
+            there = self.wait(lambda: key in self._waiting or self.closed, self._entering, lambda: [peer])
+            if not there or self.closed:
+                raise PeerLost(f"{self.name(peer)} did not connect within {self._entering:.0f} s", rank=peer)
             made = self._waiting.pop(key)
-        prepare(made, self.deadline)
+        prepare(made, min(self.deadline, LINK) if self._listener is not None else self.deadline)
         return made
+
+    def _enter(self, peer: int, hello: Hello) -> socket.socket:
+        place = self._places[peer]
+        try:
+            return enter(
+                str(place["address"]), int(place["port"]), hello, self._token, self._entering, self.settings.buffer
+            )
+        except PeerLost as problem:
+            raise PeerLost(f"{self.name(peer)} was lost", why=str(problem), rank=peer) from None
 
     def _welcome(self, hello: Hello, connection: socket.socket) -> str | None:
         key = hello.mesh, hello.purpose, hello.stream, hello.rank
@@ -90,17 +155,20 @@ class Station:
         return None
 
     def close(self) -> None:
-        """Close the listening socket and end the pump. Each mesh closes its own connections."""
+        """Close the listening socket and end the pump, unless they stay. Each mesh closes its own connections."""
         if self.closed:
             return
         self.closed = True
         with self.pump.state:
+            if self._listener is not None:
+                self._listener.gate.begin(self.generation, _closed)
             if self.gate is not None:
                 self.gate.close()
             for connection in self._waiting.values():
                 connection.close()
             self._waiting.clear()
-        self.pump.close()
+        if self._listener is None:
+            self.pump.close()
 
 
 def _agreed_token(rank: int, store: TextStore, deadline: float, name: str) -> bytes:
@@ -134,6 +202,20 @@ def own_address(environ: Mapping[str, str], one_host: bool) -> str:
                 why=f"this host has no address to listen on: {problem}",
                 remedy="--network-interface NAME",
             ) from None
+
+
+def address_towards(peer: str, interface: str = "") -> str:
+    """Return the address of an interface, or else the one from which this host reaches a peer."""
+    if interface and interface != "lo":
+        return interface_address(interface)
+    with socket.socket(socket.AF_INET6 if ":" in peer else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((peer, 9))  # nothing is sent
+        except OSError as problem:
+            raise WrongCommand(
+                f"{peer} cannot be reached from this host", why=str(problem), remedy="--network-interface NAME"
+            ) from None
+        return str(probe.getsockname()[0])
 
 
 def interface_address(interface: str) -> str:

@@ -7,7 +7,7 @@ waited for. Half-precision sums above 64 KiB are rounded at every hop of the rin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ from paceline.comm.tcp.board import TcpBoard
 from paceline.comm.tcp.mesh import Mesh, checksum, mesh_number
 from paceline.comm.tcp.operation import Operation, TcpWork, add_parts
 from paceline.comm.tcp.settings import PLAIN, TcpSettings
-from paceline.comm.tcp.station import Station
+from paceline.comm.tcp.station import Listener, Place, Station
 from paceline.comm.tcp.windows import TcpBuffers, WindowPost
 from paceline.types import Flow, Mixing, Piece, spread
 
@@ -34,6 +34,7 @@ class TcpGroup:
 
     shares_results = False
     names_ranks = True
+    segment = plans.SEGMENT
     service: Any = None  # set in a job with servers, see comm/service.py
     store: Any = None
 
@@ -224,10 +225,10 @@ class TcpGroup:
         """Return why a rank will not answer any more, or None."""
         return self.mesh.why_lost(rank)
 
-    def abort(self, why: str = "") -> None:
+    def abort(self, why: str = "", *, reset: bool = True) -> None:
         """End every operation of every rank with PeerLost at once. May be called from any thread."""
         for mesh in self.mesh.station.meshes:
-            mesh.abort(why)
+            mesh.abort(why, reset=reset)
 
     def close(self, failure: str = "", abandoned: bool = False) -> None:
         station = self.mesh.station
@@ -280,6 +281,50 @@ class TcpComm(TcpGroup):
             station.close()
             raise
         super().__init__(mesh, nodes or (0,) * size, counts)
+
+
+class MemberComm(TcpGroup):
+    """The comm of one generation of an elastic job. Its listening socket and the addresses come from outside.
+
+    `watch(late)` is called while this member waits for the ranks in `late`; it raises PeerLost to end the wait.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        listener: Listener,
+        places: Sequence[Place],
+        generation: int,
+        *,
+        deadline: float,
+        entering: float,
+        watch: Callable[[TcpGroup | None, Sequence[int]], None],
+    ) -> None:
+        self.mesh: Any = None
+        station = Station(
+            rank,
+            len(places),
+            None,
+            deadline,
+            generation=generation,
+            settings=listener.settings,
+            listener=listener,
+            places=places,
+            entering=entering,
+            watch=lambda late: watch(self if self.mesh is not None else None, late),
+        )
+        counts = [0] * len(places)
+        try:
+            mesh = Mesh(station, 0, tuple(range(len(places))), counts)
+        except BaseException:
+            station.close()
+            raise
+        super().__init__(mesh, (0,) * len(places), counts)
+
+    def end(self, *, reset: bool) -> None:
+        """Close all connections of the generation, here and at the others. The listening socket stays."""
+        self.abort("this member has left it", reset=reset)
+        self.mesh.station.close()
 
 
 def _dense(tensor: Tensor) -> Tensor:

@@ -42,6 +42,7 @@ class TorchDist:
     """The collectives of one process group."""
 
     shares_results = False
+    segment = 0
     names_ranks = False
     service: Any = None  # set in a job with servers, see comm/service.py
     backend = ""

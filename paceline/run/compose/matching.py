@@ -128,6 +128,11 @@ def elastic_means_one_sum(run: Run, axes: Axes) -> Iterator[PacelineError]:
             "what a member still owes is lost when it dies",
             "--compress none",
         ),
+        f"--comm {run.comm}": (
+            parse(run.comm).word not in ("auto", "shm", "tcp"),
+            "it cannot be abandoned while a peer is frozen",
+            "--comm shm on one host, or --comm tcp",
+        ),
         "--precision fp16": (run.precision == "fp16", "its loss scale is not handed to newcomers", "--precision fp32"),
         f"--accumulate {run.accumulate}": (
             run.accumulate > 1,
