@@ -10,6 +10,7 @@ import errno
 import os
 import select
 import socket
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,7 +26,7 @@ PAUSE = 0.05  # seconds between two attempts to connect
 CONNECT = 1.0  # seconds for one attempt
 NEAR = 0.005  # seconds in which a coordinator of the same host accepts
 PING, DEAF = 0.7, 2.0  # seconds of silence before a question, and before a new connection
-REFUSED = 30.0  # seconds without a coordinator at a fixed address after which it counts as gone
+REFUSED = 15.0  # seconds without a coordinator at a fixed address after which it counts as gone
 
 
 class Client:
@@ -100,7 +101,11 @@ class Client:
             raise SystemExit(0)
         now = time.monotonic()
         self._refused = now if self._refused is None else self._refused
-        if self._contact.gone or (self._contact.folder is None and now - self._refused > REFUSED):
+        late = self._contact.folder is None and now - self._refused > REFUSED
+        if late and self.group is None:
+            print("paceline: the job has ended before this worker could join it", file=sys.stderr, flush=True)
+            raise SystemExit(0)
+        if late or self._contact.gone:
             raise PeerLost(f"{self.member} has lost its job", why="the launcher of the job has ended")
 
     def _send(self, message: Message) -> None:
