@@ -46,6 +46,7 @@ def test_public_names_are_these():
         "hierarchical_neighbor_allreduce",
         "hierarchical_neighbor_allreduce_",
         "join",
+        "log",
         "neighbor_allgather",
         "neighbor_allreduce",
         "neighbor_allreduce_",

@@ -73,11 +73,10 @@ EXAMPLES = {  # verbs in the order of use
     ),
     "chaos": (
         "chaos --minutes 1 -- python my_train.py",
-        "chaos -np 4 --seed 7 --kinds kill,join --compare -- python my_train.py",
+        "chaos -np 4 --seed 7 --kinds kill,join -- python my_train.py",
     ),
     "watch": (
         "watch 127.0.0.1:4711 --token-file FILE",
-        "watch 127.0.0.1:4711 --once --json state.json",
         "watch 127.0.0.1:4711 --serve 8000",
     ),
     "data": ("data pack 'idx(FOLDER)' DIR --shards 16", "data verify DIR"),

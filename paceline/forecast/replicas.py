@@ -22,7 +22,7 @@ LOOKS = 5  # points of a curve
 
 
 @dataclass(frozen=True)
-class Look:
+class Stage:
     """The state of a training after some steps: predicted seconds, mean loss of the last steps, test accuracy."""
 
     steps: int
@@ -36,7 +36,7 @@ class Curve:
     """One strategy: looks at its training, or the reason why there are none."""
 
     strategy: str
-    looks: tuple[Look, ...] = ()
+    looks: tuple[Stage, ...] = ()
     problem: str = ""
 
 
@@ -72,7 +72,7 @@ def _curve(study: Study, point: Point, run: Run, steps: int) -> Curve:
     except PacelineError as problem:
         return Curve(point.strategy, problem=str(problem).splitlines()[0])
     step = point.outlook.step
-    return Curve(point.strategy, tuple(Look(count, count * step, loss, right) for count, loss, right in seen))
+    return Curve(point.strategy, tuple(Stage(count, count * step, loss, right) for count, loss, right in seen))
 
 
 def _counts(steps: int) -> list[int]:

@@ -317,7 +317,7 @@ def _rounds_of(entry: Entry, suite: Suite) -> Collection[int]:
     """Return the rounds of an entry: all, or only the first ones if no verdict depends on it."""
     extra = entry.label == BASELINE or (entry.label == LIMIT.name and bool(entry.alone))
     if suite.rounds is None:
-        usual = LIMIT_ROUNDS if entry.label == "limit" and not extra else MOST_ROUNDS
+        usual = LIMIT_ROUNDS if entry.label == LIMIT.name and not extra else MOST_ROUNDS
         return range(1, (suite.reference_rounds or FEW_ROUNDS if extra else usual) + 1)
     few = suite.reference_rounds or suite.rounds
     if few >= suite.rounds or not extra:

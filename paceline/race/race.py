@@ -30,6 +30,7 @@ from paceline.race.plan import RacePlan
 from paceline.race.results.fields import Field
 from paceline.race.results.standing import CHANGES, SAME, Standing, same_work
 from paceline.race.results.verdict import Verdict, verdict
+from paceline.run.reference import DDP
 
 Key = tuple[Heat, str]  # identifies a contender
 
@@ -147,12 +148,12 @@ class Race:
         """Return the contenders that are surely slower than another; ddp stays until the ratio to it is known well."""
         contenders = self.field_of(heat).at(heat.workers)
         beaten = self.verdict(heat).beaten if contenders else ()
-        return beaten if self._is_precise(heat) else [label for label in beaten if label != "ddp"]
+        return beaten if self._is_precise(heat) else [label for label in beaten if label != DDP.name]
 
     def _is_precise(self, heat: Heat) -> bool:
         """Return whether the ratio of the best contender to ddp is known well, where both take turns."""
-        best, ddp = self.verdict(heat).best, self.standing(heat, "ddp") if self._has_ddp(heat) else None
-        standing = self.standing(heat, best) if best not in (None, "ddp") else None
+        best, ddp = self.verdict(heat).best, self.standing(heat, DDP.name) if self._has_ddp(heat) else None
+        standing = self.standing(heat, best) if best not in (None, DDP.name) else None
         if standing is None or ddp is None or not (standing.last.race.get("shared") and ddp.last.race.get("shared")):
             return True
         ratio = standing.against(ddp)
@@ -160,7 +161,7 @@ class Race:
         return wide <= self.plan.suite.half_width / 100
 
     def _has_ddp(self, heat: Heat) -> bool:
-        return any(entry.label == "ddp" for entry in self.plan.entries_of(heat))
+        return any(entry.label == DDP.name for entry in self.plan.entries_of(heat))
 
     def is_decided(self, heat: Heat) -> bool:
         """Return whether more starts of a heat would change nothing."""

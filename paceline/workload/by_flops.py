@@ -52,6 +52,6 @@ def listed_slots(model: str) -> list[Slot]:
         raise WrongCommand(
             f"layer times of {model}",
             why="its tensors are not known without building it",
-            remedy="a record or profile of this model; paceline models lists those that are known",
+            remedy="--profile RECORD of this model; paceline models lists those that are known",
         )
     return slots

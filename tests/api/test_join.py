@@ -6,6 +6,7 @@ from torch import nn
 
 from paceline.api import join as joining
 from paceline.api.ddp_hook import Buckets, comm_hook
+from paceline.api.wrap import wrap
 from paceline.comm.thread import ThreadComm, ThreadGroup, run_ranks
 from paceline.engine.device import CpuDevice
 from paceline.errors import NonFinite, Refused, WrongCommand
@@ -26,7 +27,7 @@ def wrapped(model=None, device=None, momentum=0.0, nodes=(0,), **choices):
         joining._current.set(joining.Worker(comm, device or CpuDevice()))
         own = model or nn.Linear(8, 4)
         assert model is None or len(nodes) == 1, "ranks do not share a model"
-        pace = joining.wrap(own, torch.optim.SGD(own.parameters(), lr=0.1, momentum=momentum), **choices)
+        pace = wrap(own, torch.optim.SGD(own.parameters(), lr=0.1, momentum=momentum), **choices)
         own(torch.ones(2, 8)).sum().backward()
         pace.step()
         joining._current.set(None)
@@ -42,7 +43,7 @@ def test_wrap_composes_for_the_hosts_that_ranks_are_on(monkeypatch):
         seen.append(compose(*arguments, **settings))
         return seen[-1]
 
-    monkeypatch.setattr(joining, "compose", composing)
+    monkeypatch.setattr("paceline.api.wrap.compose", composing)
     for strategy in ("neighbor_allreduce", "hierarchical_neighbor_allreduce", "hierarchical_allreduce", "allreduce"):
         planned = compose(Run(workers=4, nodes="2x2", strategy=strategy))
         found = wrapped(nodes=(0, 0, 2, 2), strategy=strategy).axes  # hosts need not be numbered without gaps
@@ -97,7 +98,7 @@ def test_closures_see_clipped_gradients_and_backward_leaves_them():
     def work(comm):
         joining._current.set(joining.Worker(comm, CpuDevice()))
         model, seen = nn.Linear(8, 4), []
-        pace = joining.wrap(model, torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=2), clip_norm=0.5)
+        pace = wrap(model, torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=2), clip_norm=0.5)
 
         def closure():
             loss = model(torch.full((1, 8), 10.0)).sum()
@@ -124,7 +125,7 @@ def test_every_evaluation_of_a_closure_has_its_own_gradient():
         joining._current.set(joining.Worker(comm, CpuDevice()))
         model, seen = nn.Linear(1, 1, bias=False), []
         nn.init.constant_(model.weight, 1.0)
-        pace = joining.wrap(model, torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3))
+        pace = wrap(model, torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3))
 
         def closure():
             loss = model.weight.square().sum()
@@ -152,7 +153,7 @@ def test_a_skipped_step_leaves_nothing_to_the_next_one_after_synchronize():
     def work(comm):
         joining._current.set(joining.Worker(comm, CpuDevice()))
         model = nn.Linear(1, 1, bias=False)
-        pace = joining.wrap(model, torch.optim.SGD(model.parameters(), lr=0.1), loss_scale=True)
+        pace = wrap(model, torch.optim.SGD(model.parameters(), lr=0.1), loss_scale=True)
         committed = []
         for factor in (float("inf"), 1.0, 1.0):
             pace.scaled(model.weight.sum() * factor).backward()
@@ -168,7 +169,7 @@ def test_a_checkpoint_may_be_loaded_after_synchronize():
     def work(comm):
         joining._current.set(joining.Worker(comm, CpuDevice()))
         model = nn.Linear(1, 1, bias=False)
-        pace = joining.wrap(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        pace = wrap(model, torch.optim.SGD(model.parameters(), lr=0.1))
         state = pace.state_dict()
         model.weight.sum().backward()
         pace.synchronize()

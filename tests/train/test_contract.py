@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from paceline.api import join as joining
+from paceline.api.wrap import wrap
 from paceline.comm.thread import run_ranks
 from paceline.engine.device import CpuDevice
 from paceline.errors import WorkloadError, WrongCommand
@@ -57,7 +58,7 @@ def data(steps=1):
 def test_after_backward_p_grad_is_the_mean(schedule, compressor):
     def work(worker):
         model = mlp(torch.float64)
-        joining.wrap(model, sgd(model), schedule=schedule, compressor=compressor)
+        wrap(model, sgd(model), schedule=schedule, compressor=compressor)
         seen = []
         for x, y in data(3):
             model.zero_grad()
@@ -77,7 +78,7 @@ def test_backwards_add_up_and_zero_grad_discards():
     def work(worker):
         model = mlp(torch.float64)
         optimizer = sgd(model)
-        joining.wrap(model, optimizer)
+        wrap(model, optimizer)
         seen = []
         for again in range(3):
             loss_of(model, *share_of(worker, x, y)).backward()
@@ -103,7 +104,7 @@ def test_backwards_add_up_under_a_loss_scale(loss_scale):
 
     def work(worker):
         model = mlp(torch.float64)
-        pace = joining.wrap(model, sgd(model), loss_scale=loss_scale)
+        pace = wrap(model, sgd(model), loss_scale=loss_scale)
         for a, b in ((x, y), (u, v), (x, y)):
             pace.scaled(loss_of(model, *share_of(worker, a, b))).backward()
         return gradients(model)
@@ -123,7 +124,7 @@ def test_gradients_that_a_step_leaves_are_added_to_as_torch_does():
     def work(worker):
         model = mlp(torch.float64)
         optimizer = sgd(model)
-        joining.wrap(model, optimizer)
+        wrap(model, optimizer)
         return train(model, optimizer, lambda *batch: share_of(worker, *batch))
 
     model = mlp(torch.float64)
@@ -143,7 +144,7 @@ WRITES = {
 def test_a_write_stays_on_its_rank_and_in_its_step(write):
     def work(worker):
         model = mlp(torch.float64)
-        joining.wrap(model, sgd(model))
+        wrap(model, sgd(model))
         seen = []
         for x, y in data(4):
             loss_of(model, *share_of(worker, x, y)).backward()
@@ -170,7 +171,7 @@ def test_a_write_stays_on_its_rank_and_in_its_step(write):
 def test_a_rank_alone_gets_results_without_a_copy_and_its_writes_do_not_survive(write):
     def work(worker):
         model = mlp(torch.float64)
-        pace = joining.wrap(model, sgd(model))
+        pace = wrap(model, sgd(model))
         seen = []
         for x, y in data(3):
             loss_of(model, x, y).backward()
@@ -213,7 +214,7 @@ def test_only_the_outermost_backward_ends_the_exchange(schedule):
 
     def work(worker):
         model = copy.deepcopy(whole)
-        pace = joining.wrap(model, sgd(model), schedule=schedule)
+        pace = wrap(model, sgd(model), schedule=schedule)
         ends = []
         end = pace.duty.end
         pace.duty.end = lambda: (ends.append(len(pace.engines[0].arrived)), end())
@@ -231,7 +232,7 @@ def test_only_the_outermost_backward_ends_the_exchange(schedule):
 def test_an_error_in_the_exchange_comes_out_of_backward():
     def work(worker):
         model = mlp()
-        pace = joining.wrap(model, sgd(model))
+        pace = wrap(model, sgd(model))
 
         def fail():
             raise WrongCommand("this exchange")
@@ -256,7 +257,7 @@ def test_a_backward_after_a_failed_one_is_refused():
     def work(worker):
         first, last = nn.Linear(8, 8), nn.Linear(8, 1)
         model = nn.Sequential(first, last)
-        joining.wrap(model, sgd(model))
+        wrap(model, sgd(model))
         with pytest.raises(ValueError, match="half way"):
             last(Fails.apply(first(torch.ones(1, 8)))).sum().backward()
         with pytest.raises(WorkloadError, match="after one that failed"):
@@ -278,7 +279,7 @@ def test_no_sync_sums_and_the_next_backward_exchanges_the_sum(settings):
     def work(worker):
         model = mlp(torch.float64)
         optimizer = sgd(model)
-        pace = joining.wrap(model, optimizer, **settings)
+        pace = wrap(model, optimizer, **settings)
         for x, y in data(4):
             parts = micro_batches(x, y)
             for k, part in enumerate(parts):
@@ -305,7 +306,7 @@ def test_a_step_after_no_sync_alone_exchanges_what_was_held():
     def work(worker):
         model = mlp(torch.float64)
         optimizer = sgd(model)
-        pace = joining.wrap(model, optimizer)
+        pace = wrap(model, optimizer)
         with pace.no_sync():
             loss_of(model, *share_of(worker, x, y)).backward()
         optimizer.step()
@@ -323,9 +324,9 @@ def test_after_a_step_that_was_left_out_a_rank_without_gradients_takes_part(mode
     def work(worker):
         model = mlp(torch.float64)
         optimizer = sgd(model)
-        joining.wrap(model, optimizer)
+        wrap(model, optimizer)
         for _ in range(1, models):
-            joining.wrap(extra := mlp(torch.float64, seed=1), sgd(extra))
+            wrap(extra := mlp(torch.float64, seed=1), sgd(extra))
         loss_of(model, *share_of(worker, x, y)).backward()
         optimizer.zero_grad()  # and no step
         if worker.rank == 0:
@@ -351,7 +352,7 @@ def test_accumulating_leaves_adam_and_parameters_as_they_are():
     def work(worker):
         model = mlp(torch.float64)
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.5)
-        pace = joining.wrap(model, optimizer, accumulate=2)
+        pace = wrap(model, optimizer, accumulate=2)
         changes = []
         for x, y in data(4):
             before, state = flat(model), copy.deepcopy(optimizer.state_dict()["state"])
@@ -372,7 +373,7 @@ def test_an_overflow_leaves_adam_and_parameters_as_they_are():
     def work(worker):
         model = mlp()
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.5)
-        pace = joining.wrap(model, optimizer, loss_scale=True)
+        pace = wrap(model, optimizer, loss_scale=True)
         x, y = next(batches(steps=1))
         pace.scaled(loss_of(model, x, y)).backward()
         optimizer.step()
@@ -394,7 +395,7 @@ def test_schedulers_made_before_and_after_wrap_follow_the_steps(recwarn):
         model = mlp(torch.float64)
         optimizer = sgd(model)
         early = torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5)
-        pace = joining.wrap(model, optimizer)
+        pace = wrap(model, optimizer)
         late = torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5)
         for k, (x, y) in enumerate(data(4)):
             loss_of(model, *share_of(worker, x, y)).backward()
@@ -412,7 +413,7 @@ def test_a_closed_pace_gives_the_optimizer_back():
     def work(worker):
         model = mlp()
         optimizer = sgd(model)
-        pace = joining.wrap(model, optimizer)
+        pace = wrap(model, optimizer)
         pace.close()
         loss_of(model, *next(batches())).backward()
         optimizer.step()
@@ -442,7 +443,7 @@ def test_optimizer_step_with_a_closure_averages_gradients_and_the_loss(name):
     def work(worker):
         model = mlp(torch.float64)
         optimizer = made(model)
-        joining.wrap(model, optimizer)
+        wrap(model, optimizer)
         return train(model, optimizer, lambda *batch: share_of(worker, *batch))
 
     model = mlp(torch.float64)
@@ -458,7 +459,7 @@ def test_clip_norm_equals_clip_grad_norm_in_the_models_precision(dtype):
         def work(worker):
             model = mlp(dtype)
             optimizer = sgd(model, momentum=0.9)
-            pace = joining.wrap(model, optimizer, **clips)
+            pace = wrap(model, optimizer, **clips)
             for x, y in batches(dtype, steps=20):
                 loss_of(model, *share_of(worker, x, y)).backward()
                 step_of(model, optimizer, pace)
@@ -498,7 +499,7 @@ def test_two_models_whose_losses_reach_each_other():
         return torch.cat([flat(d), flat(g)])
 
     def work(worker):
-        return train(joining.wrap, lambda *batch: share_of(worker, *batch))
+        return train(wrap, lambda *batch: share_of(worker, *batch))
 
     expected = train(lambda *_: None, lambda *batch: batch)
     for weights in on_ranks(work):
@@ -514,7 +515,7 @@ def test_with_rules_that_average_parameters_p_grad_is_this_ranks_own():
     def work(worker):
         model = mlp(torch.float64)
         optimizer = sgd(model)
-        joining.wrap(model, optimizer, rule="atc", exchange="allreduce")
+        wrap(model, optimizer, rule="atc", exchange="allreduce")
         loss_of(model, *share_of(worker, x, y)).backward()
         own = gradients(model)
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.01)
@@ -545,7 +546,7 @@ def test_where_there_is_no_mean_gradient_every_use_of_it_is_refused(axes, server
         model = mlp(torch.float64)
         optimizer = sgd(model)
         exchange = {"exchange": "ps(servers=1, colocated=false)"} if servers else {}
-        pace = joining.wrap(model, optimizer, **axes, **exchange)
+        pace = wrap(model, optimizer, **axes, **exchange)
         refused = []
         for x, y in data(6):
             loss_of(model, *share_of(worker, x, y)).backward()
@@ -575,7 +576,7 @@ def test_where_there_is_no_mean_gradient_every_use_of_it_is_refused(axes, server
 def test_synchronize_shows_the_mean_where_backward_does_not():
     def work(worker):
         model = mlp(torch.float64)
-        pace = joining.wrap(model, sgd(model), schedule="dear")
+        pace = wrap(model, sgd(model), schedule="dear")
         for x, y in data(6):
             loss_of(model, *share_of(worker, x, y)).backward()
             pace.synchronize()
@@ -610,7 +611,7 @@ def test_with_gradscaler_all_ranks_skip_together(axes, whose):
     def work(worker):
         model = mlp(torch.float64)
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.5)
-        pace = joining.wrap(model, optimizer, **axes)
+        pace = wrap(model, optimizer, **axes)
         return scaled_loop(model, worker, pace if whose == "pace" else optimizer)
 
     for seen in on_ranks(work):
@@ -624,7 +625,7 @@ def test_gradscaler_equals_training_without_it():
         def work(worker):
             model = mlp(torch.float64)
             optimizer = sgd(model)
-            joining.wrap(model, optimizer, rule="atc", exchange="allreduce")
+            wrap(model, optimizer, rule="atc", exchange="allreduce")
             if scaled:
                 return scaled_loop(model, worker, optimizer, overflow_at=-1)[-1]
             for x, y in data(5):
@@ -643,7 +644,7 @@ def test_gradscaler_is_refused_where_ranks_do_not_wait_for_each_other():
     def work(worker):
         model = mlp(torch.float64)
         optimizer = sgd(model)
-        joining.wrap(model, optimizer, rule="atc", exchange="window(ring)")
+        wrap(model, optimizer, rule="atc", exchange="window(ring)")
         with pytest.raises(WrongCommand, match="GradScaler with an exchange"):
             scaled_loop(model, worker, optimizer, overflow_at=-1)
 
@@ -654,7 +655,7 @@ def test_a_closure_works_with_rules_that_average_parameters():
     def work(worker):
         model = mlp(torch.float64)
         optimizer = sgd(model)
-        pace = joining.wrap(model, optimizer, rule="atc", exchange="allreduce")
+        pace = wrap(model, optimizer, rule="atc", exchange="allreduce")
         for x, y in data(3):
 
             def closure(x=x, y=y):

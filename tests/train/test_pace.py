@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from paceline.api import join as joining
+from paceline.api.wrap import wrap
 from paceline.comm.thread import run_ranks
 from paceline.engine.device import CpuDevice
 from paceline.errors import WorkloadError
@@ -222,7 +223,7 @@ def test_an_optimizer_may_start_to_write_gradients_at_any_time(settings):
         joining._current.set(joining.Worker(comm, CpuDevice()))
         model = mlp()
         optimizer = Late(model.parameters(), lr=0.1)
-        pace = joining.wrap(model, optimizer, **settings)
+        pace = wrap(model, optimizer, **settings)
         return train(model, optimizer, pace.step, slice(comm.rank * 12, comm.rank * 12 + 12))
 
     model = mlp()

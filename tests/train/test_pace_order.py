@@ -8,6 +8,7 @@ from torch import nn
 
 from paceline.api import collectives as calls
 from paceline.api import join as joining
+from paceline.api.wrap import wrap
 from paceline.comm.thread import run_ranks
 from paceline.engine.device import CpuDevice
 from paceline.errors import PacelineError, WorkloadError, WrongCommand
@@ -45,7 +46,7 @@ def on_ranks(work, size=2):
 
 
 def wrapped(model, lr=0.1, **choices):
-    return joining.wrap(model, torch.optim.SGD(model.parameters(), lr=lr), **choices)
+    return wrap(model, torch.optim.SGD(model.parameters(), lr=lr), **choices)
 
 
 def loss_at(model, worker, step):
@@ -124,7 +125,7 @@ def test_saving_finishing_and_synchronize_may_come_between_too(schedule):
 def test_a_closure_may_call_a_collective():
     def work(worker):
         model = Branches()
-        pace = joining.wrap(model, torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3))
+        pace = wrap(model, torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3))
         seen = []
 
         def closure():

@@ -7,7 +7,7 @@ import pickle
 import pytest
 import torch
 
-from paceline.api import join as joining
+from paceline.api.wrap import wrap
 from paceline.errors import WorkloadError, WrongCommand
 from tests.train.problems import batches, flat, loss_of, mlp
 from tests.train.test_contract import on_ranks, sgd, share_of
@@ -17,7 +17,7 @@ CROSSING = ["dear", "priority"]
 
 def trained(worker, schedule, steps=6):
     model = mlp()
-    pace = joining.wrap(model, sgd(model), schedule=schedule)
+    pace = wrap(model, sgd(model), schedule=schedule)
     for x, y in batches(steps=steps):
         loss_of(model, *share_of(worker, x, y)).backward()
         pace.step()
@@ -60,7 +60,7 @@ def test_a_compiled_model_is_refused_at_wrap(schedule, part):
         else:
             model = torch.compile(model, backend="eager")
         with pytest.raises(WrongCommand, match=r"torch.compile has made.*--schedule fusion"):
-            joining.wrap(model, sgd(model), schedule=schedule)
+            wrap(model, sgd(model), schedule=schedule)
 
     on_ranks(work, size=1)
 

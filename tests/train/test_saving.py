@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from paceline.api import join as joining
+from paceline.api.wrap import wrap
 from paceline.errors import WrongCommand
 from tests.train.problems import batches, build, flat, loss_of
 from tests.train.test_contract import on_ranks, share_of
@@ -36,7 +36,7 @@ def train(worker, model, pace, first, last):
 def wrapped(axes):
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    return model, joining.wrap(model, optimizer, **axes)
+    return model, wrap(model, optimizer, **axes)
 
 
 @pytest.mark.parametrize("axes", AXES, ids=str)

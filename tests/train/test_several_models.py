@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from paceline.api import join as joining
+from paceline.api import wrap as wrapping
 from paceline.errors import WorkloadError
 from tests.train.problems import flat, loss_of, mlp
 from tests.train.test_contract import OPERATIONS, REFUSING, data, on_ranks, sgd, share_of
@@ -45,7 +45,7 @@ def test_gradients_are_refused_and_the_weights_are_those_of_one_process(axes, se
         paces = []
 
         def wrap(model, optimizer):
-            paces.append(joining.wrap(model, optimizer, **axes, **exchange))
+            paces.append(wrapping.wrap(model, optimizer, **axes, **exchange))
             return paces[-1].step
 
         models = train(wrap, lambda *batch: share_of(worker, *batch), refused)
@@ -62,7 +62,7 @@ def test_gradients_are_refused_and_the_weights_are_those_of_one_process(axes, se
 def test_zero_grad_discards_what_is_out_of_sight(schedule):
     def work(worker):
         models = [mlp(torch.float64), mlp(torch.float64, seed=1)]
-        paces = [joining.wrap(model, sgd(model), schedule=schedule) for model in models]
+        paces = [wrapping.wrap(model, sgd(model), schedule=schedule) for model in models]
         for x, y in data(4):
             loss_of(models[0], *share_of(worker, x, y)).backward()
             models[0].zero_grad()
@@ -80,7 +80,7 @@ def test_the_mean_can_be_seen_after_synchronize():
 
     def work(worker):
         models = [mlp(torch.float64), mlp(torch.float64, seed=1)]
-        pace, _ = (joining.wrap(model, sgd(model), schedule="dear") for model in models)
+        pace, _ = (wrapping.wrap(model, sgd(model), schedule="dear") for model in models)
         loss_of(models[0], *share_of(worker, x, y)).backward()
         pace.synchronize()
         return models[0][0].weight.grad.clone()

@@ -44,9 +44,9 @@ class PrivateView:
         faults = _page_faults()
         if self._counts and faults == self._clean:
             return False
-        found = self._has_copies()
-        self._clean = -1 if found else faults
-        return found
+        written = self._has_copies()
+        self._clean = -1 if written else faults
+        return written
 
     def drop(self) -> None:
         """Discard what this process has written, so that the view shows the shared values again."""

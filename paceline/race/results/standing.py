@@ -199,7 +199,7 @@ class Standing:
         Terminal, page and --json show this one. Nothing is decided about the limit: its interval is of one look.
         """
         logs = self._together(rival)
-        if "limit" in (self.reference, rival.reference):
+        if any(one is not None and one.is_bound for one in (self.reference, rival.reference)):
             return log_interval(logs) if logs else self.beside(rival)
         if logs:
             return self._interval(logs)

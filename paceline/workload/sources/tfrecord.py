@@ -113,13 +113,13 @@ class ShardRecords:
             self._place.expect(shard.path, *shard.frame(number))
 
     def __call__(self, ids: Tensor) -> Any:
-        found = [(sample, *self._shards.find(sample)) for sample in ids.tolist()]
-        data = [self._data(shard, number) for _, shard, number in found]
+        places = [(sample, *self._shards.find(sample)) for sample in ids.tolist()]
+        data = [self._data(shard, number) for _, shard, number in places]
         try:
             columns = self._decode(data)
         except ValueError:
-            raise self._wrong([(shard, number) for _, shard, number in found], data) from None
-        rows = [(sample, f"record {number} of {shard.path}") for sample, shard, number in found]
+            raise self._wrong([(shard, number) for _, shard, number in places], data) from None
+        rows = [(sample, f"record {number} of {shard.path}") for sample, shard, number in places]
         return self._tensors(rows, columns) if self._shards.fields else self._images(rows, columns)
 
     def _wrong(self, places: list[tuple[Shard, int]], data: list[bytes]) -> DamagedFile:

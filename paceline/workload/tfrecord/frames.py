@@ -80,7 +80,7 @@ class ByteStream(Protocol):
     def read(self, count: int, /) -> bytes: ...
 
 
-Found = list[tuple[int, bytes]]  # offset and data of records
+Intact = list[tuple[int, bytes]]  # offset and data of records
 
 
 def scan(path: Path, damages: list[Damage], *, contents: bool = True) -> Iterator[tuple[int, bytes]]:
@@ -88,11 +88,11 @@ def scan(path: Path, damages: list[Damage], *, contents: bool = True) -> Iterato
 
     Without `contents`, check only lengths.
     """
-    for found in scan_blocks(path, damages, contents=contents):
-        yield from found
+    for records in scan_blocks(path, damages, contents=contents):
+        yield from records
 
 
-def scan_blocks(path: Path, damages: list[Damage], *, contents: bool = True) -> Iterator[Found]:
+def scan_blocks(path: Path, damages: list[Damage], *, contents: bool = True) -> Iterator[Intact]:
     """Do the same, and yield all records of a part of the file at once."""
     with open_file(path) as stream:
         yield from scan_stream(path, stream, os.fstat(stream.fileno()).st_size, damages, contents=contents)
@@ -100,15 +100,15 @@ def scan_blocks(path: Path, damages: list[Damage], *, contents: bool = True) -> 
 
 def scan_stream(
     path: object, stream: ByteStream, size: int, damages: list[Damage], *, contents: bool = True
-) -> Iterator[Found]:
+) -> Iterator[Intact]:
     """Do the same with an open stream of `size` bytes."""
     lengths = Lengths(crc32c())
     start = number = 0
     while start < size:
-        block = _Block(start, _read(stream, start, min(size - start, _BLOCK)), size, lengths)
+        block = _Window(start, _read(stream, start, min(size - start, _BLOCK)), size, lengths)
         block.walk(contents)
         if not block.bodies and block.wants:  # one record is longer than a block
-            block = _Block(start, _read(stream, start, block.wants), size, lengths)
+            block = _Window(start, _read(stream, start, block.wants), size, lengths)
             block.walk(contents)
         yield block.sound(path, number, damages) if contents else [(start + at, b"") for at in block.starts]
         start, number = start + block.at, number + len(block.starts)
@@ -118,7 +118,7 @@ def scan_stream(
             return
 
 
-class _Block:
+class _Window:
     """The records that lie wholly in one part of a file."""
 
     def __init__(self, start: int, window: bytes, size: int, lengths: Lengths) -> None:
@@ -161,7 +161,7 @@ class _Block:
         self.wants = 0 if contents is False else length + AROUND
         return not contents
 
-    def sound(self, path: object, number: int, damages: list[Damage]) -> Found:
+    def sound(self, path: object, number: int, damages: list[Damage]) -> Intact:
         """Return the records whose data has the right checksum; name the others. The first one has this number."""
         seen = list(map(self._lengths.crc, self.bodies))
         bad = set(self._wrong(seen))
@@ -169,8 +169,8 @@ class _Block:
             (check,) = CHECK.unpack_from(self._window, self._ends[k])
             field = _blame(masked(seen[k]), check, "data")
             damages.append(Damage(str(path), number + k, self._start + self.starts[k], field))
-        found = zip(map(self._start.__add__, self.starts), self.bodies, strict=True)
-        return [pair for k, pair in enumerate(found) if k not in bad] if bad else list(found)
+        records = zip(map(self._start.__add__, self.starts), self.bodies, strict=True)
+        return [pair for k, pair in enumerate(records) if k not in bad] if bad else list(records)
 
     def _wrong(self, seen: list[int]) -> list[int]:
         """Return which records have another checksum than the file says; many at once cost little each."""

@@ -139,7 +139,7 @@ class Objects:
         stream = ObjectStream(self.bucket, _item(file))
         try:
             sound = scan_stream(file, stream, _item(file).size, damages, contents=contents)
-            yield from (offset for found in sound for offset, _ in found)
+            yield from (offset for records in sound for offset, _ in records)
         finally:
             stream.close()
 

@@ -2,7 +2,7 @@ import os
 import socket
 import subprocess
 import sys
-from inspect import signature
+from inspect import Parameter, signature
 from pathlib import Path
 
 import pytest
@@ -57,7 +57,9 @@ def test_every_launcher_has_the_protocol_and_is_in_its_concept_page(name):
     member = MENU.make(name)
     wanted = {"hosts": ["environ"], "check": ["seats"], "start": START}
     for method, parameters in wanted.items():
-        assert [*signature(getattr(member, method)).parameters] == parameters, method
+        known = signature(getattr(member, method)).parameters
+        assert [*known][: len(parameters)] == parameters, method
+        assert all(known[name].default is not Parameter.empty for name in [*known][len(parameters) :]), method
     page = Path(__file__).parents[3] / "docs" / "concepts" / "launcher.md"
     assert f"| `{name}` |" in page.read_text()
 
