@@ -20,7 +20,7 @@ from paceline.elastic.client import Client
 from paceline.elastic.coordinator import Coordinator
 from paceline.elastic.frames import connect_to, encode
 from paceline.elastic.protocol import Group, Registry
-from paceline.elastic.status import ask, folder_of
+from paceline.elastic.status import ask, contact_of
 from paceline.errors import WorkerFailed, WorkloadError
 from paceline.types import Host
 from paceline.workload.stream import layout
@@ -134,6 +134,8 @@ STATUS = {
     "waiting": 0,
     "steps": 3,
     "finished": False,
+    "rule": "shm",
+    "choices": "{}",
     "incidents": [{"what": "died", "at": 1.0}],
 }
 
@@ -162,7 +164,7 @@ def statuses(dice, folder):
     assert type(state["start"]) is int
     assert all(isinstance(member, str) for member in state["members"])
     assert all(isinstance(incident, dict) for incident in state["incidents"])
-    folder_of(state, "t")
+    contact_of(state, address, "t")
 
 
 AGENT = [
