@@ -27,7 +27,7 @@ from paceline.measure.measure import measure
 from paceline.measure.record.record import Record
 from paceline.measure.stats.intervals import Interval, log_interval
 from paceline.measure.stats.pairing import log_ratio
-from paceline.measure.stats.ratios import unpaired_ratio
+from paceline.measure.stats.unpaired import unpaired_ratio
 from paceline.measure.together import measure_together
 from paceline.measure.turns import TurnsTask
 from paceline.run.run import Run

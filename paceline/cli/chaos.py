@@ -44,10 +44,10 @@ def chaos(
         bool, typer.Option("--compare", help="First run undisturbed, and compare the final bits and the time.")
     ] = False,
 ) -> None:
-    """Kill, stop, add and remove workers of an elastic script at random, and judge the result. The script follows --.
+    """Kill, stop, add and remove workers of a script at random, and judge the result. Give the script after --.
 
-    When the script has ended, oracles check that every step was committed once, from each shard once, and that all
-    members had the same bits after every step.
+    When the script has ended, oracles check that every step was committed exactly once, that each shard counts
+    exactly once, and that all members had the same bits after every step.
     """
     argv, chosen = context.obj, [word.strip() for word in kinds.split(",") if word.strip()]
     if not argv:

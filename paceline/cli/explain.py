@@ -20,7 +20,8 @@ def explain(
     context: typer.Context,
     values: dict[str, Any],
     words: Annotated[
-        list[str] | None, typer.Argument(help="Words of published scripts: dnn=resnet50 bs=64 nworkers=4.")
+        list[str] | None,
+        typer.Argument(help="Settings as published benchmark scripts take them: dnn=resnet50 bs=64 nworkers=4."),
     ] = None,
     json: o.JsonFile = None,
 ) -> None:

@@ -87,7 +87,7 @@ def forecast(
         typer.Option(
             "--check",
             help="On this machine, measure configurations that forecasts were not fitted to, and write a certificate "
-            "of the errors. The part in a lab needs root.",
+            "of the errors. Measurements on virtual hosts need root.",
         ),
     ] = False,
     quick: Annotated[bool, typer.Option("--quick", help="With --check: only a few short configurations.")] = False,

@@ -26,7 +26,10 @@ def lab(
         str, typer.Option("--bandwidth", help="Bandwidth of each link in each direction: 200mbit, 1gbit.")
     ] = DEFAULTS.bandwidth,
     overlay: Annotated[
-        str, typer.Option("--overlay", help="none, or vxlan: a virtual network on top of it, as containers often use.")
+        str,
+        typer.Option(
+            "--overlay", help="none, or vxlan: a virtual network on top of the links, as containers often use."
+        ),
     ] = DEFAULTS.overlay,
     seconds: Annotated[
         float, typer.Option("--seconds", min=0.1, max=3600, help="Seconds to measure the links for.")

@@ -103,14 +103,16 @@ def race(
         _in_panel(
             Panel.LENGTH,
             "--half-width",
-            "Percent; contenders in turns also go on until the best one's ratio to ddp is known +- this much.",
+            "Also continue until the ratio of the best contender to ddp is known to within this many percent.",
             "5",
         ),
     ] = None,
     isolated: Annotated[
         bool,
         _in_panel(
-            Panel.LENGTH, "--isolated", "Start every contender in its own processes, instead of turns in shared ones."
+            Panel.LENGTH,
+            "--isolated",
+            "Start every contender in its own processes; do not let contenders take turns in shared ones.",
         ),
     ] = False,
     values: dict[str, Any],
@@ -245,7 +247,8 @@ def _defaults(chosen: dict[str, Any]) -> dict[str, Any]:
     """Return the suite of a race without flags. 32x32 images are used only with the default models and fake samples."""
     own = "model" in chosen or not chosen.get("source", o.DEFAULTS.source).startswith("fake")
     usual = {"models": USUAL_MODELS, "contenders": USUAL_CONTENDERS, "batch_sizes": [USUAL_BATCH]}
-    return {**usual, "run": USUAL if own else {**USUAL, "image_size": 32}}
+    common = {} if "epochs" in chosen else USUAL
+    return {**usual, "run": common if own else {**common, "image_size": 32}}
 
 
 def _whole(flag: str, word: str, kind: type) -> Any:

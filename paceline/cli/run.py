@@ -34,7 +34,8 @@ def run(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Words of published scripts: dnn=resnet50 bs=64; or your own script: -- python my_train.py"
+            help="Settings as published benchmark scripts take them: dnn=resnet50 bs=64; or your own script: "
+            "-- python my_train.py"
         ),
     ] = None,
     runs: o.Runs = Path("runs"),
@@ -43,7 +44,9 @@ def run(
     ] = None,
     experiment: Annotated[
         Path | None,
-        _output("--experiment", "TOML file that describes the experiment and its expected result, for the record."),
+        _output(
+            "--experiment", "TOML file that describes the experiment and its expected result; it is kept in the record."
+        ),
     ] = None,
     peak_flops: Annotated[
         float | None, _output("--peak-flops", "Peak FLOPs per second of a worker. [default: measured, on a CPU]")

@@ -107,7 +107,7 @@ class NodeComm:
         return waiting
 
     def _begin(self, sources: Sequence[Tensor], result: Tensor) -> Work | None:
-        """Add this rank's slice of the host's sources, and start its sum with the other hosts."""
+        """Sum this rank's slice over the sources of this host, then start the sum of that slice across hosts."""
         if self._place is None:
             return None
         bounds = parts_of(result, self._slices)

@@ -1,6 +1,6 @@
-"""Races: which strategy is faster, and how sure that is. The room is also the function `paceline.race(...)`.
+"""Races: which strategy is faster, and how sure that is. The package is also a function, `paceline.race(...)`.
 
-Importing any file of this folder makes `paceline.race` this module, so the module itself can be called.
+Importing any file of this package sets `paceline.race` to this module, so the module is made callable.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from paceline.errors import WrongCommand
 from paceline.measure.busy import why_busy
 from paceline.measure.record.record import Record
 from paceline.measure.stats.intervals import ENOUGH, Interval
-from paceline.measure.stats.ratios import unpaired_ratio
+from paceline.measure.stats.unpaired import unpaired_ratio
 from paceline.race.results.standing import rate_of
 
 _ABSENT = "-"

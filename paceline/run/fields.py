@@ -58,8 +58,8 @@ class About:
 
     `flags` are its flags, the first of which is used in messages; without any, the flag is the name of the field.
     `published` are flags of other benchmarks that mean the same. `unset` says what None, the default, stands for.
-    `race` says how a race treats the field: "common" to all its runs, a "grid" that the race itself sets, or common in
-    a "suite" file only. `samples` is the unit of the samples whose shape the field describes.
+    `race` says how a race treats the field: "common" to all its runs, or a "grid" that the race itself sets. `samples`
+    is the unit of the samples whose shape the field describes.
     """
 
     kind: Kind
@@ -73,7 +73,7 @@ class About:
     unit: str = ""
     why: str = ""
     changes: tuple[Change, ...] | None = None
-    race: Literal["common", "grid", "suite"] = "common"
+    race: Literal["common", "grid"] = "common"
     samples: str = ""
 
     @property

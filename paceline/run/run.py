@@ -214,13 +214,13 @@ class Run(BaseModel):
     compute: str = field(
         "real",
         WORK,
-        "real, or replay(FILE, scale=1), which sleeps for the layer times of a profile or record instead of computing; "
-        "replay(MODEL, step=SECONDS) divides a step time among the layers of a listed model.",
+        "real computes. replay(FILE, scale=1) sleeps for the layer times of a profile or record. replay(MODEL, "
+        "step=SECONDS) sleeps for a step time, divided among the layers of a listed model.",
     )
 
     steps: int | None = field(None, LENGTH, "Updates in each repeat.", unset="10", least=1, most=STEPS, unit="step")
     epochs: int | None = field(
-        None, LENGTH, "Passes over the source, instead of --steps.", least=1, most=STEPS, unit="epoch", race="suite"
+        None, LENGTH, "Passes over the source, instead of --steps.", least=1, most=STEPS, unit="epoch"
     )
     target: float | None = field(
         None,

@@ -93,7 +93,7 @@ class Measurement:
         self.state["step"] = self.training.pace.steps
 
     def epoch(self, length: int, *, first: bool) -> None:
-        """Measure some steps of an epoch. All steps of an epoch form one block, without the time between the calls."""
+        """Measure some steps of an epoch. Calls of one epoch form one block; the time between them does not count."""
         samples = self.training.samples
         self.block(length)
         self._trained += self.seconds[-1]

@@ -91,7 +91,7 @@ def _of_images(
 
 
 def _setting(key: str, spec: Spec, takes: Mapping[str, inspect.Parameter], left: Mapping[str, int]) -> int:
-    """Return a setting of the samples: from the flag, the text, the function's default, or ours, in this order."""
+    """Return a setting of the samples: from the flag, else --model, else the function's default, else ours."""
     if key in left:
         return left[key]
     settings = bind(spec, list(takes), required=[])

@@ -143,7 +143,7 @@ def _offers_cpu(group: Path) -> bool:
 
 
 def _existing(mount: Path, path: str) -> Path:
-    """Return this process's group, or the mount point if it is not visible, as in a container."""
+    """Return the cgroup of this process, or the mount point of cgroups if it is not visible, as in a container."""
     group = mount / path.lstrip("/")
     return group if group.is_dir() else mount
 

@@ -236,7 +236,8 @@ class Mesh:
     def abort(self, why: str, *, reset: bool = True) -> None:
         """End all operations at once, on this rank and on the others.
 
-        Without `reset` this rank only says goodbye: data that it has sent arrives, and the others finish with it.
+        Without `reset`, connections close gracefully: data that was sent is delivered, and operations that need only
+        that data still complete on the other ranks.
         """
         with self._pump.state:
             self.problem = self.problem or PeerLost("this generation was given up", why=why)

@@ -193,7 +193,7 @@ class TorchDist:
         key: object = "",
         combine: Combine = add_up,
     ) -> TorchWork:
-        """Start dst = the sum of src over the ranks below `givers`. The owner of each piece adds it up.
+        """Start to sum src over ranks 0 to givers - 1 into dst. The owner of each piece adds it up.
 
         Ranks from `givers` on contribute no src; they only own pieces.
         """

@@ -132,7 +132,7 @@ class WindowService:
         answer: Tensor | None = None,
         after: Callable[[], Any] | None = None,
     ) -> TorchWork:
-        """Send a request once the previous one to this rank is answered. The returned work is done with the answer."""
+        """Send a request once the previous one to this rank is answered. The work completes when the answer is here."""
         self.check()
         if rank in self._pending:
             self._pending[rank].wait()

@@ -92,7 +92,7 @@ def cost_of(verb: str, ranks: int, nbytes: int) -> Cost:
 
 
 def fit_rows(rows: Sequence[Row]) -> Link | None:
-    """Fit latency and bandwidth of a link to the sizes of one verb; None for one rank or one size."""
+    """Fit latency and bandwidth to the times of one collective at several sizes; None for one rank or one size."""
     rows = [row for row in rows if row.ranks > 1]
     if len({row.nbytes for row in rows}) < 2:
         return None

@@ -1,1 +1,1 @@
-"""The record of a run: its schema, its events, its file, and the secrets taken out of it."""
+"""The record of a run: its schema (record.py, parts in figures.py), events, file, and removal of secrets."""

@@ -82,7 +82,7 @@ def _period(run: Run) -> int:
 
 
 def _not_judged(standings: Sequence[Standing]) -> Iterator[str]:
-    """Yield the contenders with too few steps to judge whether they are steady, once for each reason."""
+    """Yield a note per reason with the contenders whose steadiness could not be judged for that reason."""
     reasons: dict[str, dict[str, None]] = {}
     for standing in standings:
         for record in [one for one in standing.records if one.outcome == "not judged"][-1:]:

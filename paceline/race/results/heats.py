@@ -30,9 +30,9 @@ def heat_of(record: Record) -> Heat | None:
 
 
 def same_result_of(record: Record) -> bool | None:
-    """Return whether the run gives the result of all-reduce, as its race has written into the record.
+    """Return whether the run gives the same result as all-reduce, according to the entry of its race in the record.
 
-    None if it has not.
+    Return None if the race did not record it.
     """
     return record.race.get("same_result")
 

@@ -18,8 +18,8 @@ from paceline.measure.record.record import Record
 from paceline.measure.same_result import has_same_result
 from paceline.measure.stats.intervals import ENOUGH, FEWEST, Interval, log_interval, rate_interval
 from paceline.measure.stats.pairing import log_ratio
-from paceline.measure.stats.ratios import unpaired_ratio
 from paceline.measure.stats.sequential import Answer, answer, anytime_quotient, anytime_ratio
+from paceline.measure.stats.unpaired import unpaired_ratio
 from paceline.race.results.heats import label_of
 from paceline.race.results.learning import accuracy_of, updates_of
 from paceline.run.compose.compose import axes_of

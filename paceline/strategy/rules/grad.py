@@ -122,7 +122,7 @@ class GradDuty:
             self._open_exchange()
 
     def on_local(self, parameter: Tensor) -> None:
-        """Note a gradient that stays on this rank: p.grad is no mean any more, and leaves with the next exchange."""
+        """Record that a gradient was added locally: p.grad is no longer the mean. The next exchange includes it."""
         self.exchanged = self._hand.holds_means = False
 
     def on_grad(self, parameter: Tensor) -> None:

@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from paceline.measure.stats.ratios import unpaired_ratio
+from paceline.measure.stats.unpaired import unpaired_ratio
 
 
 def test_the_ratio_lies_in_its_interval():
