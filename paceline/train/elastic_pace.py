@@ -120,7 +120,7 @@ class ElasticPace:
         return int(self._presence.committed)
 
     def log(self, *, step: int | None = None, **values: Any) -> None:
-        """Keep figures like `Pace.log`. An elastic job leaves no record yet, so only this process has them."""
+        """Keep figures in this process, like `Pace.log`. The record of an elastic job does not hold them yet."""
         self.metrics.log(self.steps if step is None else step, values)
 
     @property
