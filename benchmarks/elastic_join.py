@@ -98,6 +98,7 @@ def stalls(job: Job, joins: int) -> tuple[float, list[float]]:
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that jobs end with this process
     parser = argparse.ArgumentParser(prog="elastic_join")
     parser.add_argument("--comm", choices=("shm", "tcp"), default="tcp")
     parser.add_argument("--parameters", type=int, default=1_000_000)

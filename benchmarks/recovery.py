@@ -280,6 +280,7 @@ def row_of(found: dict[str, Any], point: str, most: float) -> list[str]:
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that jobs end with this process
     parser = argparse.ArgumentParser()
     parser.add_argument("--kills", type=int, default=64)
     parser.add_argument("--deterministic", action="store_true")
