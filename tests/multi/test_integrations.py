@@ -32,7 +32,9 @@ def test_trainer_prints_the_losses_of_ddp_and_exchanges_once_per_step(tmp_path):
     assert hook["losses"] == pytest.approx(ddp["losses"], abs=1e-2)
 
 
-def test_a_lightning_loop_on_two_workers_equals_one(tmp_path):
+def test_a_lightning_loop_on_two_workers_equals_one(tmp_path, monkeypatch):
+    # where mpi4py is installed, Lightning starts Open MPI to look for ranks, and its segments stay in /dev/shm
+    monkeypatch.setenv("OMPI_MCA_btl_sm_backing_directory", str(tmp_path))
     one, two = (seen_by("lit.py", tmp_path=tmp_path, size=size) for size in (1, 2))
     assert one["steps"] == two["steps"] == 8
     assert two["weights"] == pytest.approx(one["weights"], abs=1e-12)
