@@ -144,10 +144,13 @@ class WorkerFailed(PacelineError):
 
 
 class TurnFailed(WorkerFailed):
-    """A worker failed in a start that contenders share. `contender` had its turn; `kind` is the class of the error."""
+    """A worker failed in a start that contenders share.
 
-    def __init__(self, what: str, contender: str, kind: str) -> None:
-        self.contender, self.kind = contender, kind
+    `contender` had its turn, `kind` is the class of the error, and `log` says where to read more.
+    """
+
+    def __init__(self, what: str, contender: str, kind: str, log: str = "") -> None:
+        self.contender, self.kind, self.log = contender, kind, log
         super().__init__(what)
 
 

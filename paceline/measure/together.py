@@ -79,8 +79,9 @@ def _blamed(folder: Path, workers: int, problem: WorkerFailed) -> TurnFailed:
             reports.append(json.loads((folder / f"rank-{rank}.failed.json").read_text()))
     for report in sorted(reports, key=lambda one: one.get("kind") == "PeerLost"):
         if report.get("contender") or report.get("kind") == "NoRoom":
-            return TurnFailed(str(report.get("error") or problem), str(report["contender"]), str(report["kind"]))
-    return TurnFailed(str(problem), "", "")
+            what, contender = str(report.get("error") or problem), str(report["contender"])
+            return TurnFailed(what, contender, str(report["kind"]), problem.remedy)
+    return TurnFailed(str(problem), "", "", problem.remedy)
 
 
 def _notes(task: TurnsTask, ranks: Sequence[RankReport]) -> list[str]:

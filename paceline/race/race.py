@@ -371,7 +371,9 @@ class Runner:
             race.apart[cell.key] = problem.what
         race.folder.keep_apart({_spoken(key): why for key, why in race.apart.items()})
         who = failed[0].label if len(failed) < len(start.cells) else f"contenders of {race.plan.title(start.heat)}"
-        self._watcher.noted(race, f"{who} from now on in isolated starts: {problem.what.splitlines()[0]}")
+        what = problem.what.splitlines()[0]
+        more = f"; {problem.log}" if problem.log and problem.log not in what else ""
+        self._watcher.noted(race, f"{who} from now on in isolated starts: {what}{more}")
         for part in starts_of(start.cells, race.apart):
             self._run(part)
 
