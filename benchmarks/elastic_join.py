@@ -2,7 +2,7 @@
 
     python benchmarks/elastic_join.py --comm tcp --parameters 1000000 --joins 5
 
-Three workers train a model of so many parameters with momentum; a fourth joins and is told to leave again, several
+Three workers train a model of so many parameters with momentum. A fourth joins and is stopped again, several
 times. The stall of a join is the longest pause between two commits of a member around it, minus the median step.
 """
 
