@@ -29,6 +29,7 @@ MODELS: dict[str, tuple[tuple[object, ...], int]] = {
     "wide": (("layers", 6, 2048), 4),  # 101 MB
     "mobilenet_v2": (("mobilenet_v2", 64, "image_size"), 1),
     "resnet50": (("resnet50", 16, "image_size"), 1),
+    "resnet50-64": (("resnet50", 64, "image_size"), 1),
     "vgg16": (("vgg16", 64, "image_size"), 1),
     "bert_base": (("bert_base", 4, "sequence_length"), 1),
 }

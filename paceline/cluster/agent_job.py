@@ -10,24 +10,21 @@ from __future__ import annotations
 
 import logging
 import select
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from paceline.cluster.agent import BEAT, seat_to_dict
 from paceline.cluster.agent_link import AgentLink
 from paceline.cluster.facts import Facts, differences, facts
-from paceline.cluster.failure import Failure, failed, in_order
+from paceline.cluster.failure import failed, in_order
 from paceline.cluster.job import MOMENT, PATIENCE
 from paceline.cluster.output import Output
-from paceline.cluster.stop_requests import CALLED, StopRequests
+from paceline.cluster.supervised import SupervisedJob
 from paceline.comm.frames import new_token
 from paceline.elastic.launch import read_spec
-from paceline.errors import PacelineError, Stopped, WorkerFailed
+from paceline.errors import PacelineError, WorkerFailed
 from paceline.types import Seat
 
 HELLO = 60.0  # seconds for an agent to answer
@@ -36,7 +33,7 @@ ENDING = 4.5  # seconds for agents to end their ranks
 log = logging.getLogger(__name__)
 
 
-class AgentJob:
+class AgentJob(SupervisedJob):
     """The agents of a job, which run its ranks. `failures` lists the ranks that failed, the cause first."""
 
     def __init__(
@@ -51,18 +48,12 @@ class AgentJob:
         remedy: Callable[[AgentLink], str] = lambda link: "",
         patience: float = HELLO,
     ) -> None:
-        self.folder = folder
-        self.failures: list[Failure] = []
-        self._output, self._links, self._seats, self._workers = output, list(links), tuple(seats), workers
+        super().__init__(folder, output)
+        self._links, self._seats, self._workers = list(links), tuple(seats), workers
         self._silence, self._remedy, self._patience = silence, remedy, patience
-        self._requests = StopRequests()
-        self._lock = threading.Lock()
-        self._holder = 0
-        self._open, self._started = True, False
         self._elastic = False  # whether the job goes on without a host
         self._missing: set[str] = set()  # hosts that it goes on without
         self._beaten = 0.0
-        self._outcome: BaseException | None = WorkerFailed("the job was stopped before its workers ended")
         for seat in seats:
             output.open(seat.rank)
 
@@ -106,51 +97,6 @@ class AgentJob:
             raise PacelineError(f"{first.host.name} cannot serve the job", why=str(served["problem"]))
         return served
 
-    def wait(self) -> None:
-        """Wait until all ranks have ended. Raises WorkerFailed for the first failure, or Stopped for a signal."""
-        with self._held():
-            if self._open:
-                try:
-                    outcome = self._watch()
-                finally:
-                    self._end()
-                self._outcome = outcome or self._output.problem
-        if self._outcome:
-            raise self._outcome
-
-    def stop(self) -> None:
-        if not self._open:
-            return
-        self._requests.notify()
-        if self._holder == threading.get_ident():
-            return
-        with self._held():
-            if self._open:
-                self._end()
-        if self._requests.signals:
-            raise Stopped(self._requests.signals[0])
-
-    def results(self) -> Path:
-        """Return the folder that files of all hosts were copied to."""
-        return self.folder
-
-    def __enter__(self) -> AgentJob:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, where: TracebackType | None
-    ) -> None:
-        self.stop()
-
-    @contextmanager
-    def _held(self) -> Iterator[None]:
-        with self._lock, self._requests.caught():
-            self._holder = threading.get_ident()
-            try:
-                yield
-            finally:
-                self._holder = 0
-
     # the start ----------------------------------------------------------------------------------
 
     def _meet(self) -> None:
@@ -189,7 +135,6 @@ class AgentJob:
         if self._elastic:  # the coordinator is one more process of the first host
             self._output.open(self._workers)
             self._links[0].ranks = (*self._links[0].ranks, self._workers)
-        self._started = True
 
     def _await(self, ready: Callable[[AgentLink], bool], seconds: float) -> None:
         """Run the loop until every agent is ready. Raises one error that names all agents that are not."""
@@ -234,10 +179,6 @@ class AgentJob:
             self._missing.add(link.host.name)
             log.warning("%s is lost: %s; the job goes on without it", link.host.name, link.lost)
         return True
-
-    def _stop_error(self) -> BaseException | None:
-        number = self._requests.received[0]
-        return self._outcome if number == CALLED else Stopped(number)
 
     def _cause(self) -> WorkerFailed:
         """Return the error for the cause. Wait for it briefly, because hosts that lost a peer may report first."""

@@ -9,12 +9,9 @@ from __future__ import annotations
 import logging
 import select
 import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 
 from paceline.cluster.failure import Failure, failed, failure_of, has_report, in_order
 from paceline.cluster.forking import Zygote
@@ -22,8 +19,8 @@ from paceline.cluster.guard import Guard
 from paceline.cluster.output import Output
 from paceline.cluster.process import WorkerProcess
 from paceline.cluster.restarts import Restarts
-from paceline.cluster.stop_requests import CALLED, StopRequests
-from paceline.errors import Stopped, WorkerFailed
+from paceline.cluster.supervised import SupervisedJob
+from paceline.errors import WorkerFailed
 from paceline.files.redact import secrets_of
 
 MOMENT = 0.3  # seconds in which several failures count as one event
@@ -34,28 +31,23 @@ LAST = 1.0  # seconds to wait after SIGKILL, and for a slow terminal after a fai
 log = logging.getLogger(__name__)
 
 
-class LocalJob:
+class LocalJob(SupervisedJob):
     """The workers of one host. `failures` lists the workers that failed, the cause first."""
 
     def __init__(self, folder: Path, output: Output, workers: int | None = None) -> None:
-        self.folder = folder
+        super().__init__(folder, output)
         self._count = workers
-        self.failures: list[Failure] = []
         self._began = time.monotonic()
         self._ended: dict[int, float] = {}
         self._hosts: dict[int, str] = {}
         self._workers: list[WorkerProcess] = []
         self._secrets: tuple[str, ...] = ()
-        self._output, self._guard, self._requests = output, Guard(), StopRequests()
-        self._lock = threading.Lock()
-        self._holder = 0
+        self._guard = Guard()
         self.restarts: Restarts | None = None  # set in an elastic job; otherwise the first failure ends the job
         self.on_gone: Callable[[int], None] = lambda rank: None  # a rank has ended and is not started again
         self._zygote: Zygote | None = None
         self._commands: dict[int, tuple[list[str], dict[str, str], str]] = {}
         self._past: list[WorkerProcess] = []  # workers that died and were replaced
-        self._open = True
-        self._outcome: BaseException | None = WorkerFailed("the job was stopped before its workers ended")
 
     @property
     def pids(self) -> dict[int, int]:
@@ -90,57 +82,6 @@ class LocalJob:
         self._workers.append(worker)
         self._guard.add(worker.pid)
 
-    def wait(self) -> None:
-        """Wait until all workers have exited with 0.
-
-        If one fails, stop the others and raise WorkerFailed for the first failure. On SIGINT, SIGTERM or SIGHUP,
-        which only the main thread receives, stop all workers and raise Stopped.
-        """
-        with self._held():
-            if self._open:
-                try:
-                    outcome = self._watch()
-                finally:
-                    self._end()
-                self._outcome = outcome or self._output.problem
-        if self._outcome:
-            raise self._outcome
-
-    def results(self) -> Path:
-        """Return the folder that the ranks wrote their files to."""
-        return self.folder
-
-    def stop(self) -> None:
-        """End all workers with SIGTERM. Those that still run after 2 s, or at another signal, get SIGKILL."""
-        if not self._open:
-            return
-        self._requests.notify()  # wakes a wait() in another thread
-        if self._holder == threading.get_ident():
-            return  # called from on_line; the wait() that called it stops the workers
-        with self._held():
-            if self._open:
-                self._end()
-        if self._requests.signals:
-            raise Stopped(self._requests.signals[0])
-
-    def __enter__(self) -> LocalJob:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, where: TracebackType | None
-    ) -> None:
-        self.stop()
-
-    @contextmanager
-    def _held(self) -> Iterator[None]:
-        """Let one thread at a time supervise the workers and handle signals."""
-        with self._lock, self._requests.caught():
-            self._holder = threading.get_ident()
-            try:
-                yield
-            finally:
-                self._holder = 0
-
     def _watch(self) -> BaseException | None:
         while self._running():
             self._turn(None)
@@ -170,10 +111,6 @@ class LocalJob:
             else:
                 self.on_gone(worker.rank)
         return any(worker.rank not in self.restarts.always for worker in self._workers)
-
-    def _stop_error(self) -> BaseException | None:
-        number = self._requests.received[0]
-        return self._outcome if number == CALLED else Stopped(number)
 
     def _cause(self) -> WorkerFailed:
         """Return the error for the cause. Wait for it briefly, because other workers may end before the cause does."""
