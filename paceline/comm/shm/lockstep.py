@@ -18,7 +18,7 @@ from paceline.comm.shm.board import MemoryBoard
 from paceline.comm.shm.one_sided import SharedBuffers
 from paceline.comm.shm.private import PrivateView
 from paceline.comm.shm.queue import Op, QueueWork
-from paceline.comm.shm.space import STAGING, SharedSpace, typed
+from paceline.comm.shm.space import STAGING, SharedSpace
 from paceline.comm.sums import add_up, mix_into, sum_into
 from paceline.comm.transport import Work
 from paceline.errors import WrongCommand
@@ -280,10 +280,10 @@ class Lockstep:
     def _piece(
         self, verb: str, key: object, whole: Tensor, start: int, share: Share, take: Take | None, note: object
     ) -> Op:
-        part = whole[start : start + STAGING // whole.itemsize]
+        most = STAGING // whole.itemsize
+        part = whole if whole.numel() <= most else whole[start : start + most]
         place, stop = self._space.place(lambda: f"{verb} of {tensor_text(whole)}, {key}"), start + part.numel()
-        sources = [typed(place.sources[member], part.numel(), part.dtype) for member in self.members]
-        result = typed(place.results[self.members[0]], part.numel(), part.dtype)
+        sources, result = place.views(self.members, part.numel(), part.dtype)
         op = Op(verb, key, lambda: share(sources, result, start, stop), tensor_text(whole, start), note)
         op.place = place
         op.prepare = lambda: sources[self.rank].copy_(part)

@@ -27,8 +27,17 @@ class Staging:
     """Staging memory for one piece of any tensor: a source and a result per rank, readable by all ranks."""
 
     def __init__(self, sources: Sequence[Tensor], results: Sequence[Tensor]) -> None:
-        self.sources, self.results = sources, results
+        self._sources, self._results = sources, results
+        self._last: tuple[tuple[Sequence[int], int, torch.dtype], tuple[list[Tensor], Tensor]] | None = None
         self.user: Any = None
+
+    def views(self, members: Sequence[int], numel: int, dtype: torch.dtype) -> tuple[list[Tensor], Tensor]:
+        """Return the source of every member and the result, as vectors. Equal calls in a row get the same vectors."""
+        key = members, numel, dtype
+        if self._last is None or self._last[0] != key:
+            sources = [typed(self._sources[member], numel, dtype) for member in members]
+            self._last = key, (sources, typed(self._results[members[0]], numel, dtype))
+        return self._last[1]
 
 
 class SharedSpace:
