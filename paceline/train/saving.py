@@ -141,8 +141,10 @@ def remove_older(folder: Path, name: str) -> None:
     """Remove checkpoints of earlier steps than this one, so that KEPT remain. Only files of checkpoints are removed."""
     match = _STEP.fullmatch(name)
     assert match is not None
-    found = [(_STEP.fullmatch(path.name), path) for path in folder.iterdir() if path.is_dir() and not path.is_symlink()]
-    steps = {int(step[1]): path for step, path in found if step is not None and int(step[1]) < int(match[1])}
+    folders = [
+        (_STEP.fullmatch(path.name), path) for path in folder.iterdir() if path.is_dir() and not path.is_symlink()
+    ]
+    steps = {int(step[1]): path for step, path in folders if step is not None and int(step[1]) < int(match[1])}
     for number in sorted(steps)[: 1 - KEPT]:
         old = steps[number]
         for file in [*old.glob("rank-*.snapshot"), *old.glob(".rank-*.snapshot.*.draft")]:
