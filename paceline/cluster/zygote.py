@@ -15,6 +15,7 @@ python -c "from paceline.cluster.zygote import main; main()" DESCRIPTOR MODULE..
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import json
@@ -46,12 +47,16 @@ def main() -> None:
     link.sendall(os.getpid().to_bytes(HEAD, "little"))
     while (request := receive(link)) is not None:
         spec, pipes = request
-        if (pid := _fork(pipes)) == 0:
+        pid, start = _fork(pipes)
+        if pid == 0:
             link.detach()
             _become(spec, pipes)
         for pipe in pipes:
             os.close(pipe)
         link.sendall(pid.to_bytes(HEAD, "little"))
+        with contextlib.suppress(BrokenPipeError):  # the worker was killed
+            os.write(start, b"!")
+        os.close(start)
 
 
 def receive(link: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
@@ -75,23 +80,38 @@ def send(link: socket.socket, spec: dict[str, Any], pipes: list[int]) -> None:
     link.sendall(body)
 
 
-def _fork(pipes: list[int]) -> int:
-    """Return the pid of a new worker, which has its own session and no parent; 0 in the worker itself."""
+def _fork(pipes: list[int]) -> tuple[int, int]:
+    """Return the pid of a new worker, which has its own session and no parent, and a pipe; 0, 0 in the worker itself.
+
+    The worker begins when it gets a byte through that pipe, and exits if the pipe is closed without one: a launcher
+    that has given up starts another worker, and there must not be two. Raises OSError if there is no worker.
+    """
     read, write = os.pipe()
+    begin, start = os.pipe()
     helper = os.fork()
     if helper:
         os.close(write)
+        os.close(begin)
         os.waitpid(helper, 0)
         pid = os.read(read, HEAD)
         os.close(read)
-        return int.from_bytes(pid, "little")
-    if os.fork():
-        os._exit(0)
-    os.setsid()
-    for place, pipe in enumerate((os.open(os.devnull, os.O_RDONLY), *pipes)):
-        os.dup2(pipe, place)
-    os.write(write, os.getpid().to_bytes(HEAD, "little"))
-    return 0
+        if len(pid) < HEAD:
+            os.close(start)
+            raise OSError("no worker could be forked")
+        return int.from_bytes(pid, "little"), start
+    try:
+        if os.fork():
+            os._exit(0)
+        os.setsid()
+        for place, pipe in enumerate((os.open(os.devnull, os.O_RDONLY), *pipes)):
+            os.dup2(pipe, place)
+        os.close(start)
+        os.write(write, os.getpid().to_bytes(HEAD, "little"))
+        if os.read(begin, 1):
+            return 0, 0
+    except OSError:
+        pass  # there is nobody to tell: the zygote reads no pid
+    os._exit(1)
 
 
 def _become(spec: dict[str, Any], pipes: list[int]) -> None:

@@ -296,6 +296,7 @@ class Coordinator:
             names_in(message, "suspects"),
             bool(message["holds"]),
         )
+        shards, silence = count_in({"shards": 0, **message}, "shards"), float(message.get("silence", 0.0))
         if self._registry.finished and not report.holds:
             link.send({"kind": "end"})
             return
@@ -309,8 +310,8 @@ class Coordinator:
             self._note(what="fenced", member=link.member, generation=report.generation)
         self._registry.arrive(report)
         if known is not None and report.generation == known.generation:  # other members may still wait for it
-            self._note_silent(known, report, float(message.get("silence", 0.0)))
-            self.recoveries.left(known.generation, link.member, int(message.get("shards", 0)), self._clock())
+            self._note_silent(known, report, silence)
+            self.recoveries.left(known.generation, link.member, shards, self._clock())
             self._tell(known, {"kind": "lost", "member": link.member, "generation": known.generation})
 
     def _note_silent(self, group: Group, report: Report, silence: float) -> None:

@@ -22,6 +22,7 @@ import errno
 import json
 import math
 import os
+import secrets
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -122,7 +123,8 @@ class Snapshot:
 def atomic(path: Path) -> Iterator[IO[bytes]]:
     """Open a temporary file for writing. It replaces `path` when the block ends; if the block raises, it is deleted."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
+    # A random name: in containers the process that was killed while writing often had the same pid.
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.draft")
     number = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         with open(number, "wb") as stream:
@@ -195,7 +197,8 @@ def _checked(content: Any) -> tuple[Any, list[tuple[str, list[int], int]]]:
         raise ValueError(f"format {content['format']}, and this version reads {FORMAT}")
     rows = [(str(dtype), [int(size) for size in shape], int(check)) for dtype, shape, check in content["tensors"]]
     for dtype, shape, _ in rows:
-        if dtype not in DTYPES or len(shape) > 64 or any(not 0 <= size < 1 << 48 for size in shape):
+        count = math.prod(max(1, size) for size in shape)  # an empty tensor has strides, too, and they must be numbers
+        if dtype not in DTYPES or len(shape) > 64 or any(size < 0 for size in shape) or count >= 1 << 48:
             raise ValueError(f"a tensor of {dtype} {shape}")
     return content["tree"], rows
 

@@ -11,8 +11,6 @@ from the mean of the parameters and buffers, and from rank 0's optimizer.
 from __future__ import annotations
 
 import json
-import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +22,8 @@ from paceline.files.read import read_text
 from paceline.files.snapshot import Snapshot, atomic
 from paceline.run.run import Run, flag_of
 from paceline.train.loop import Training
+from paceline.train.saving import LATEST, remove_older
 
-KEPT = 2  # complete checkpoints
 # Settings that must be the same in the run that resumes. The number of workers may differ.
 SAME = (
     *("model", "classes", "image_size", "sequence_length", "strategy", "rule", "exchange", "topology", "schedule"),
@@ -39,6 +37,10 @@ class Checkpoints:
     def __init__(self, run: Run, training: Training, comm: Comm) -> None:
         self._run, self._training, self._comm = run, training, comm
         self._folder = Path(str(run.checkpoint)).expanduser()
+        if (self._folder / LATEST).exists():  # its files have the same names
+            raise WrongCommand(
+                f"--checkpoint {run.checkpoint}", why="it holds checkpoints of pace.save", remedy="another folder"
+            )
         latest = self._latest()
         if latest and not run.resume:
             raise WrongCommand(
@@ -71,7 +73,7 @@ class Checkpoints:
         if self._comm.rank == 0:
             with atomic(self._folder / "latest.json") as stream:
                 stream.write(json.dumps({"step": step, "workers": self._comm.size}).encode())
-            self._remove_old()
+            remove_older(self._folder, place.name)
 
     def resume(self) -> dict[str, Any]:
         """Load the last checkpoint. Return the progress that was saved; empty if there is no checkpoint yet."""
@@ -145,9 +147,3 @@ class Checkpoints:
             return {"step": int(content["step"]), "workers": int(content["workers"])}
         except (ValueError, KeyError, TypeError):
             raise DamagedFile(path, 0, why="it does not name a checkpoint") from None
-
-    def _remove_old(self) -> None:
-        """Delete all but the last KEPT checkpoints. Only folders named like checkpoints are deleted."""
-        ours = [path for path in self._folder.iterdir() if re.fullmatch(r"step-\d{8,}", path.name) and path.is_dir()]
-        for path in sorted(ours)[:-KEPT]:
-            shutil.rmtree(path, ignore_errors=True)

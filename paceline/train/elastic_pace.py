@@ -31,7 +31,7 @@ from paceline.train.faults import fault
 from paceline.train.ledger import ledger_of
 from paceline.train.metrics import MetricLog
 from paceline.train.pace import StepTimes
-from paceline.train.saving import load_alone, save_alone
+from paceline.train.saving import load_alone, pointed_at, save_alone
 from paceline.train.shards import ShardExchange, ShardSum
 from paceline.train.takeover import Takeover
 
@@ -106,6 +106,7 @@ class ElasticPace:
         self._sum: ShardSum | None = None
         self._taken = 0
         self.laps = Laps(clock)
+        self._latest: dict[Path, int] = {}  # the latest checkpoint of each folder, as this member has seen it
         self._ledger = ledger_of(os.environ, presence.member, model, optimizer)
         self._forget()
 
@@ -371,18 +372,25 @@ class ElasticPace:
         """Save a checkpoint after a committed step, with the values in `extra`. Return whether this worker wrote it.
 
         Rank 0 writes it for all members. If it cannot, the previous checkpoint stays, and training continues."""
+        place, there = Path(folder), pointed_at(Path(folder))
+        known = self._latest.setdefault(place, there)
+        if there <= self.steps:
+            self._latest[place] = known = there
         if not self._presence.first:
             return False
         with self.phase():
             state = {"pace": self.state_dict(), **self._state(), "extra": extra}
-            problem = save_alone(state, self.steps, Path(folder))
+            problem = save_alone(state, self.steps, place, known)
         if problem:
             self._presence.note("no checkpoint")
+        else:
+            self._latest[place] = self.steps
         return not problem
 
     def load(self, folder: str | Path) -> dict[str, Any]:
         """Load the last checkpoint and return the values of `extra`. Call it before the first batch."""
         state = load_alone(Path(folder))
+        self._latest[Path(folder)] = int(state["pace"]["steps"])
         self.load_state_dict(state["pace"])
         self._restore(state)
         self._forget()

@@ -16,18 +16,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import NoRoom, WrongCommand
-from paceline.files.snapshot import Snapshot
+from paceline.files.snapshot import Snapshot, atomic
 
 if TYPE_CHECKING:
     from paceline.train.pace import Pace
 
 LATEST = "latest"
+OF_RUNS = "latest.json"  # the same file of `paceline run --checkpoint`
 KEPT = 2
-_STEP = re.compile(r"step-\d{8,}")
+_STEP = re.compile(r"step-(\d{8,})")
 
 
 def save(pace: Pace, folder: Path, extra: Mapping[str, Any]) -> None:
     """Write the state of this rank. When all ranks have written theirs, `latest` names the checkpoint. Collective."""
+    _refuse_runs(folder)
     pace.finish()
     rank, name = pace.comm.rank, f"step-{pace.steps:08d}"
     whole = rank == 0 or pace.replicas_differ
@@ -48,15 +50,23 @@ def save(pace: Pace, folder: Path, extra: Mapping[str, Any]) -> None:
     pace.comm.barrier()
 
 
-def save_alone(state: Mapping[str, Any], steps: int, folder: Path) -> str:
+def save_alone(state: Mapping[str, Any], steps: int, folder: Path, known: int | None = None) -> str:
     """Write a checkpoint from one process that has the whole state, in the format of `save`.
 
     The previous checkpoint stays until this one is complete. If it cannot be written, print and return the reason.
+    So does a process that was stopped while others went on: if the latest checkpoint is not the one of step `known`,
+    somebody else has written it, and if it is a later one, it stays the latest.
     """
+    _refuse_runs(folder)
     place = folder / f"step-{steps:08d}"
     try:
         place.mkdir(parents=True, exist_ok=True)
         Snapshot({"rank": 0, "size": 1, **state}).save(_file(place, 0))
+        there = pointed_at(folder)
+        if known is not None and there != known and there > steps:
+            text = f"the checkpoint of step {steps} is not the latest: another worker has written that of step {there}"
+            print(f"paceline: {text}", file=sys.stderr, flush=True)
+            return text
         _point_at(folder, place.name)
     except (NoRoom, OSError) as problem:
         if place.is_dir() and not any(place.iterdir()):
@@ -111,17 +121,44 @@ def _file(step: Path, rank: int) -> Path:
     return step / f"rank-{rank}.snapshot"
 
 
+def pointed_at(folder: Path) -> int:
+    """Return the step of the last complete checkpoint, or 0 if there is none."""
+    try:
+        name = _STEP.fullmatch((folder / LATEST).read_text().strip())
+    except (OSError, ValueError):
+        return 0
+    return int(name[1]) if name else 0
+
+
 def _point_at(folder: Path, name: str) -> None:
     """Make this checkpoint the latest, and remove older ones, so that KEPT checkpoints remain."""
-    fresh = folder / f"{LATEST}.new"
-    fresh.write_text(f"{name}\n")
-    fresh.replace(folder / LATEST)
-    steps = sorted(path for path in folder.iterdir() if _STEP.fullmatch(path.name) and path.is_dir())
-    for old in [path for path in steps if path.name != name][: max(0, len(steps) - KEPT)]:
-        for file in old.glob("rank-*.snapshot"):
+    with atomic(folder / LATEST) as stream:
+        stream.write(f"{name}\n".encode())
+    remove_older(folder, name)
+
+
+def remove_older(folder: Path, name: str) -> None:
+    """Remove checkpoints of earlier steps than this one, so that KEPT remain. Only files of checkpoints are removed."""
+    match = _STEP.fullmatch(name)
+    assert match is not None
+    folders = [
+        (_STEP.fullmatch(path.name), path) for path in folder.iterdir() if path.is_dir() and not path.is_symlink()
+    ]
+    steps = {int(step[1]): path for step, path in folders if step is not None and int(step[1]) < int(match[1])}
+    for number in sorted(steps)[: 1 - KEPT]:
+        old = steps[number]
+        for file in [*old.glob("rank-*.snapshot"), *old.glob(".rank-*.snapshot.*.draft")]:
             file.unlink()
         if not any(old.iterdir()):
             old.rmdir()
+
+
+def _refuse_runs(folder: Path) -> None:
+    """Raise if `paceline run --checkpoint` uses the folder: its files have the same names."""
+    if (folder / OF_RUNS).exists():
+        raise WrongCommand(
+            f"{folder}", why="it holds checkpoints of paceline run --checkpoint", remedy="another folder"
+        )
 
 
 def check_own(state: Mapping[str, Any], rank: int, size: int) -> None:

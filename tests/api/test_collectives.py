@@ -7,7 +7,7 @@ import paceline as calls
 from paceline.api import join as joining
 from paceline.comm.thread import run_ranks
 from paceline.engine.device import CpuDevice
-from paceline.errors import WrongCommand
+from paceline.errors import CallMismatch, WrongCommand
 
 
 def on_ranks(size, work, nodes=None):
@@ -32,6 +32,20 @@ def test_allreduce_gives_mean_or_sum_and_leaves_its_input_alone():
         return mean.tolist(), total.tolist()
 
     assert on_ranks(4, work) == [([1.5, 15.0], [6])] * 4
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda r: calls.allreduce(x_of(r), average=r == 0), "allreduce, average=False"),
+        (lambda r: calls.allreduce(torch.ones((2, 3) if r else (3, 2))), r"allreduce \[3, 2\]"),
+        (lambda r: calls.broadcast(torch.ones((2, 3) if r else (3, 2))), r"broadcast \[3, 2\]"),
+    ],
+    ids=["mean and sum", "shapes of a sum", "shapes of a broadcast"],
+)
+def test_calls_that_differ_in_more_than_length_give_no_result(call, words):
+    with pytest.raises(CallMismatch, match=words):
+        on_ranks(2, call)
 
 
 def test_whole_numbers_have_no_mean():

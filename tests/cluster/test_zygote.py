@@ -4,6 +4,7 @@ import io
 import os
 import random
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -145,3 +146,46 @@ def test_a_command_that_would_start_differently_is_spawned(tmp_path):
     assert not zygote.takes([sys.executable, "train.py"], ENVIRON)
     assert not is_this_python(str(tmp_path / "python"), ENVIRON)
     assert is_this_python(Path(sys.executable).name, {"PATH": str(Path(sys.executable).parent)})
+
+
+NO_FORK = """
+import os
+from paceline.cluster import zygote
+real, calls = os.fork, []
+def fork():
+    calls.append(1)
+    if len(calls) == 2:
+        raise BlockingIOError(11, "too many processes")
+    return real()
+os.fork = fork
+try:
+    print("became", zygote._fork([1, 2]))
+except OSError as problem:
+    print(problem)
+"""
+BEGIN = """
+import os, sys
+from paceline.cluster import zygote
+pid, start = zygote._fork([1, 2])
+if pid == 0:
+    print("the worker runs")
+    sys.exit()
+if {begins}:
+    os.write(start, b"!")
+os.close(start)
+"""
+
+
+def said_by(program):
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_zygote_that_cannot_fork_does_not_become_the_worker():
+    assert said_by(NO_FORK) == "no worker could be forked\n"
+
+
+def test_a_worker_begins_only_when_its_launcher_has_its_pid():
+    assert said_by(BEGIN.format(begins=True)) == "the worker runs\n"
+    assert said_by(BEGIN.format(begins=False)) == ""

@@ -66,6 +66,20 @@ def test_what_follows_a_goodbye_does_not_end_the_coordinator(coordinator, tmp_pa
     assert stranger(coordinator, encode(hello) + encode({"kind": "steps", "generation": 1, "steps": 10**30}))
 
 
+@pytest.mark.parametrize("shards", [float("inf"), -1, "x"])
+def test_a_report_with_a_number_that_is_none_does_not_end_the_coordinator(coordinator, tmp_path, shards):
+    hello = {"kind": "hello", "token": (tmp_path / "token").read_text(), "member": "a", "pid": os.getpid()}
+    report = {"kind": "report", "generation": 0, "committed": 0, "ready": False, "suspects": [], "holds": True}
+    with socket.create_connection(parse_address((tmp_path / "address").read_text())) as link:
+        for message in (hello, report, {**report, "generation": 1, "shards": shards}):
+            assert coordinator.refused == 0
+            link.sendall(encode(message))
+            for _ in range(5):
+                coordinator.turn(0.01)
+    assert coordinator._registry.group is not None
+    assert coordinator.refused == 1
+
+
 def test_a_flood_of_strangers_leaves_no_trace_in_memory(coordinator):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for seed in range(200):

@@ -117,6 +117,20 @@ def test_a_damaged_size_allocates_nothing():
     assert peak < 1 << 20
 
 
+@pytest.mark.parametrize("shape", [[0, 1 << 47, 1 << 47], [1 << 47] * 40 + [0], [0, -1], [1 << 48]])
+def test_a_shape_that_no_tensor_has_is_refused(shape):
+    header = json.dumps({"format": 1, "tree": {"t": 0}, "tensors": [["float32", shape, 0]]}).encode()
+    head = MAGIC + len(header).to_bytes(8, "little") + zlib.crc32(header).to_bytes(8, "little") + header
+    with pytest.raises(DamagedFile, match="a tensor of float32"):
+        unpacked(head + b"\0" * 100)
+
+
+def test_a_draft_of_a_killed_process_with_the_same_pid_does_not_stop_the_next_one(tmp_path):
+    (tmp_path / f".a.snapshot.{os.getpid()}.draft").write_bytes(b"half of")
+    Snapshot({"n": 1}).save(tmp_path / "a.snapshot")
+    assert Snapshot.load(tmp_path / "a.snapshot").state == {"n": 1}
+
+
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
     path = tmp_path / "deep" / "a.snapshot"
     Snapshot({"n": 1}).save(path)

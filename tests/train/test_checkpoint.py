@@ -125,6 +125,25 @@ def test_accuracy_and_seconds_go_on_and_old_checkpoints_are_removed(tmp_path):
         trained(run.with_(resume=True))
 
 
+def test_a_new_checkpoint_stays_beside_folders_of_later_steps_and_files_of_the_user(tmp_path):
+    """Runs that were killed while they saved leave folders of later steps."""
+    kept = tmp_path / "kept"
+    for name in ("step-00000001", "step-00000090", "step-00000091"):
+        (kept / name).mkdir(parents=True)
+        (kept / name / "notes.txt").write_text("mine")
+    run = BASE.with_(workers=1, checkpoint=str(kept))
+    trained(run, stop=9)
+    assert (kept / "step-00000008" / "rank-0.snapshot").is_file()
+    assert len(list(kept.glob("*/notes.txt"))) == 3
+    trained(run.with_(resume=True))
+
+
+def test_a_folder_of_pace_save_is_refused(tmp_path):
+    (tmp_path / "latest").write_text("step-00000812\n")
+    with pytest.raises(WrongCommand, match=r"it holds checkpoints of pace\.save"):
+        trained(BASE.with_(workers=1, checkpoint=str(tmp_path)))
+
+
 def test_another_number_of_workers_starts_from_the_mean(tmp_path, capsys):
     run = BASE.with_(checkpoint=str(tmp_path / "kept"), strategy="neighbor_allreduce")
     trained(run, stop=7)

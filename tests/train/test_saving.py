@@ -1,11 +1,16 @@
 """pace.save and pace.load keep all of a training, and a rank does not take the state of another."""
 
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
 
 from paceline.api.wrap import wrap
 from paceline.errors import WrongCommand
+from paceline.train.elastic_pace import ElasticPace
+from paceline.train.saving import pointed_at, remove_older
 from tests.train.problems import batches, build, flat, loss_of
 from tests.train.test_contract import on_ranks, share_of
 
@@ -142,3 +147,70 @@ def test_a_folder_without_a_checkpoint_is_refused(text, words, tmp_path):
     if text is not None:
         (tmp_path / "latest").write_text(text)
     on_ranks(work, size=1)
+
+
+def elastic(steps, *, first=True):
+    """A member of an elastic job that has made some steps."""
+    noted = []
+    presence = SimpleNamespace(first=first, note=noted.append, away=nullcontext, inside=False, committed=steps)
+    pace = SimpleNamespace(_presence=presence, steps=steps, _latest={}, noted=noted, phase=nullcontext)
+    pace._state, pace.state_dict = dict, lambda: {"steps": pace.steps}
+    return pace
+
+
+def test_a_worker_that_was_stopped_does_not_make_an_older_checkpoint_the_latest(tmp_path, capsys):
+    stopped, other = elastic(400), elastic(400, first=False)
+    assert ElasticPace.save(stopped, tmp_path)
+    assert not ElasticPace.save(other, tmp_path)
+    other._presence.first, other.steps = True, 410  # the group goes on without the first one
+    assert ElasticPace.save(other, tmp_path)
+    stopped.steps = 405
+    assert not ElasticPace.save(stopped, tmp_path)
+    assert pointed_at(tmp_path) == 410
+    assert (tmp_path / "step-00000410" / "rank-0.snapshot").is_file()
+    assert stopped.noted == ["no checkpoint"]
+    assert "another worker has written that of step 410" in capsys.readouterr().err
+    other.steps = 420
+    assert ElasticPace.save(other, tmp_path)
+    assert pointed_at(tmp_path) == 420
+
+
+def test_a_job_that_begins_anew_in_an_old_folder_writes_its_own_latest(tmp_path):
+    assert ElasticPace.save(elastic(810), tmp_path)
+    anew = elastic(10)
+    for steps in (10, 20):
+        anew.steps = steps
+        assert ElasticPace.save(anew, tmp_path)
+        assert pointed_at(tmp_path) == steps
+    assert (tmp_path / "step-00000810" / "rank-0.snapshot").is_file()
+
+
+def test_only_older_checkpoints_are_removed_and_links_are_not_followed(tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    for place in (*(tmp_path / f"step-{n:08d}" for n in (3, 5, 7, 9, 100_000_000)), elsewhere):
+        place.mkdir()
+        (place / "rank-0.snapshot").touch()
+    (tmp_path / "step-00000003" / ".rank-1.snapshot.77.draft").touch()
+    (tmp_path / "step-00000001").symlink_to(elsewhere)
+    remove_older(tmp_path, "step-00000007")
+    assert sorted(path.name for path in tmp_path.glob("step-*")) == [
+        *("step-00000001", "step-00000005", "step-00000007", "step-00000009", "step-100000000")
+    ]
+    assert (elsewhere / "rank-0.snapshot").exists()
+    remove_older(tmp_path, "step-100000000")
+    assert sorted(path.name for path in tmp_path.glob("step-*") if not path.is_symlink()) == [
+        *("step-00000009", "step-100000000")
+    ]
+
+
+def test_a_folder_of_another_kind_of_checkpoint_is_refused(tmp_path):
+    def work(worker):
+        _, pace = wrapped({})
+        with pytest.raises(WrongCommand, match="checkpoints of paceline run --checkpoint"):
+            pace.save(tmp_path)
+
+    (tmp_path / "latest.json").write_text("{}")
+    on_ranks(work, size=1)
+    with pytest.raises(WrongCommand, match="checkpoints of paceline run --checkpoint"):
+        ElasticPace.save(elastic(1), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["latest.json"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import secrets
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal
@@ -273,7 +274,8 @@ def write(path: Path, text: str) -> None:
         if is_special(path):
             path.write_text(text, encoding="utf-8")
             return
-        fresh = path.with_name(f".{path.name}.{os.getpid()}")
+        fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        fresh.touch(exist_ok=False)  # never a file that is there, or a link to another one
         try:
             fresh.write_text(text, encoding="utf-8")
             fresh.replace(path)

@@ -110,14 +110,14 @@ class Bucket:
             self.counts.nbytes += len(data)
         return data
 
-    def write(self, key: str, data: bytes) -> None:
-        """Write an object in one request, whether it exists or not."""
+    def write(self, key: str, data: bytes) -> str:
+        """Write an object in one request, whether it exists or not. Return its new tag; empty if it is not known."""
         import obstore
 
-        def once() -> None:
-            obstore.put(self._store, key, data, use_multipart=False)
+        def once() -> str:
+            return (obstore.put(self._store, key, data, use_multipart=False)["e_tag"] or "").strip('"')
 
-        self._attempt(f"{SCHEME}{self.address.bucket}/{key}", once)
+        return self._attempt(f"{SCHEME}{self.address.bucket}/{key}", once)
 
     def _attempt(self, what: str, action: Callable[[], Result], progress: Callable[[], int] = lambda: 0) -> Result:
         """Repeat an action until it succeeds. Progress resets the count of attempts."""

@@ -212,6 +212,15 @@ def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path):
     assert list(tmp_path.iterdir()) == [pipe]
 
 
+def test_a_link_with_the_name_of_a_draft_is_not_followed(tmp_path):
+    mine = tmp_path / "mine"
+    mine.write_text("precious")
+    (tmp_path / f".r.json.{os.getpid()}").symlink_to(mine)
+    write(tmp_path / "r.json", "{}")
+    assert mine.read_text() == "precious"
+    assert (tmp_path / "r.json").read_text() == "{}"
+
+
 def test_a_full_disk_is_named_and_leaves_nothing_half_written(tmp_path, monkeypatch):
     def full(path, text, **_):
         path.touch()
