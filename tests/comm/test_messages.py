@@ -1,5 +1,7 @@
 """Messages between ranks: NCCL gets those of one call as one batch, gloo one by one, receives first.
 
+A reduce-scatter is one collective over both.
+
 A fake network stands for both, with ranks that are threads; nothing here has run on a GPU.
 """
 
@@ -59,6 +61,12 @@ class Network:
                 self._send(op.part, op.peer)
         return [Done(*(self._receive(op.part, op.peer) for op in ops if op.verb == "irecv"))]
 
+    def all_to_all_single(self, out, given, out_sizes, given_sizes, group, async_op):
+        self.log[self._me.rank].append(("all_to_all", out_sizes, given_sizes))
+        for peer, part in enumerate(given.split(given_sizes)):
+            self._send(part, peer, "all")
+        return Done(*(self._receive(part, peer, "all") for peer, part in enumerate(out.split(out_sizes))))
+
     def _send(self, part, peer, tag=0):
         self._way(self._me.rank, peer, tag).put(part.clone())
 
@@ -82,6 +90,7 @@ def on_ranks(monkeypatch, kind, size, work):
         comm = kind.__new__(kind)
         comm.rank, comm.size, comm.deadline, comm.members = rank, size, 10.0, tuple(range(size))
         comm._home, comm._pending = Home(rank), deque()
+        comm._agreement = comm._file = None
         comm._group, comm._tags, comm._received = None, 0, [0] * size
         given[rank] = work(comm)
 
@@ -103,39 +112,51 @@ def scatter(comm):
     return mine.tolist()
 
 
+def scatter_one(comm):
+    mine = torch.zeros(comm.rank)
+    comm.reduce_scatter(torch.ones(1), mine).wait()
+    return mine.tolist()
+
+
 def swap(comm):
     out, peer = torch.zeros(6), 1 - comm.rank
     comm.mix(values(comm.rank), out, Mixing(0.5, ((peer, 0.5),), (peer,))).wait()
     return out.tolist()
 
 
-CALLS = [(scatter, [[10, 12, 14], [16, 18, 20]]), (swap, [[5, 6, 7, 8, 9, 10]] * 2)]
+SWAPPED = [[5, 6, 7, 8, 9, 10]] * 2
 
 
-@pytest.mark.parametrize(("call", "expected"), CALLS)
-def test_nccl_gets_the_messages_of_one_call_as_one_batch(monkeypatch, call, expected):
-    given, called = on_ranks(monkeypatch, NcclComm, 2, call)
-    assert given == expected
+def test_nccl_gets_the_messages_of_one_call_as_one_batch(monkeypatch):
+    given, called = on_ranks(monkeypatch, NcclComm, 2, swap)
+    assert given == SWAPPED
     assert called == [[("batch", ("irecv", 1 - rank), ("isend", 1 - rank))] for rank in range(2)]
 
 
-@pytest.mark.parametrize(("call", "expected"), CALLS)
-def test_gloo_gets_them_one_by_one_receives_first(monkeypatch, call, expected):
-    given, called = on_ranks(monkeypatch, GlooComm, 2, call)
-    assert given == expected
+def test_gloo_gets_them_one_by_one_receives_first(monkeypatch):
+    given, called = on_ranks(monkeypatch, GlooComm, 2, swap)
+    assert given == SWAPPED
     tag = called[0][0][2]
     assert called == [[("irecv", 1 - rank, tag), ("isend", 1 - rank, tag)] for rank in range(2)]
 
 
-def test_over_nccl_empty_messages_are_left_out_on_both_sides(monkeypatch):
+def test_over_nccl_empty_messages_are_left_out(monkeypatch):
     def work(comm):
-        mine = torch.zeros(comm.rank)
-        comm.reduce_scatter(torch.ones(1), mine).wait()
-        return mine.tolist()
+        peer = 1 - comm.rank
+        comm.mix(torch.zeros(0), torch.zeros(0), Mixing(0.5, ((peer, 0.5),), (peer,))).wait()
 
-    given, called = on_ranks(monkeypatch, NcclComm, 2, work)
+    assert on_ranks(monkeypatch, NcclComm, 2, work)[1] == [[], []]
+
+
+@pytest.mark.parametrize("kind", [NcclComm, GlooComm])
+def test_a_reduce_scatter_is_one_collective(monkeypatch, kind):
+    """Unlike messages of gloo, a collective reports its completion; sizes are bytes, of four for each element."""
+    given, called = on_ranks(monkeypatch, kind, 2, scatter)
+    assert given == [[10, 12, 14], [16, 18, 20]]
+    assert called == [[("all_to_all", [12, 12], [12, 12])]] * 2
+    given, called = on_ranks(monkeypatch, kind, 2, scatter_one)
     assert given == [[], [2.0]]
-    assert called == [[("batch", ("isend", 1))], [("batch", ("irecv", 0))]]
+    assert called == [[("all_to_all", [0, 0], [0, 4])], [("all_to_all", [4, 4], [0, 4])]]
 
 
 PIECES = {

@@ -13,6 +13,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -166,23 +167,27 @@ class TorchDist:
         return self.all_sum(wide, total, key).then(lambda: dst.copy_(total))
 
     def reduce_scatter(self, src: Tensor, dst: Tensor, key: object = "") -> TorchWork:
-        """Start dst = this rank's range of the sum. It is added in rank order, so bits do not depend on timing."""
+        """Start dst = this rank's range of the sum. It is added in rank order, so bits do not depend on timing.
+
+        Ranges travel in one collective, because messages of gloo do not report that they are complete.
+        """
+        if not src.numel():
+            return TorchWork(self, None, "")
         bounds, flat = spread(src.numel(), self.size), src.reshape(-1).contiguous()
-        ranges = [flat[bounds[peer] : bounds[peer + 1]] for peer in range(self.size)]
-        mine, others = ranges[self.rank], [peer for peer in range(self.size) if peer != self.rank]
-        heard = [mine if peer == self.rank else torch.empty_like(mine) for peer in range(self.size)]
-        tag = self._tag(self._enter("reduce_scatter", src, key))
-        works = self._post([(heard[peer], peer) for peer in others], [(ranges[peer], peer) for peer in others], tag)
+        ranges = [stop - start for start, stop in pairwise(bounds)]
+        heard = flat.new_empty(self.size, ranges[self.rank])
+
+        def begin() -> Any:
+            given, taken = [numel * flat.itemsize for numel in ranges], [heard[0].nbytes] * self.size
+            into, out = heard.view(-1).view(torch.uint8), flat.view(torch.uint8)
+            return dist.all_to_all_single(into, out, taken, given, group=self._group, async_op=True)
 
         def add() -> None:
-            sum_into(dst.view(-1), heard)
-            for peer in others:
-                self._received[self.members[peer]] += heard[peer].nbytes
+            sum_into(dst.view(-1), heard.unbind())
+            for peer, member in enumerate(self.members):
+                self._received[member] += heard[peer].nbytes if peer != self.rank else 0
 
-        if not others:
-            add()
-            return TorchWork(self, None, "")
-        return self._start("reduce_scatter", key, TorchWorks(works), add)
+        return self._collective("reduce_scatter", src, key, begin).then(add)
 
     def sum_by(
         self,
