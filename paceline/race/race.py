@@ -301,7 +301,7 @@ class Runner:
                 self._run(Start(cells, start.shared))
 
     def _end_heats(self, starts: Sequence[Start], number: int) -> None:
-        """End the heats whose part of this round would exceed the minutes; the first round always runs."""
+        """End the heats that would exceed their time limit in this round. The first round always runs."""
         race, minutes = self._race, self._race.plan.suite.minutes_of_a_heat
         if minutes is None or number == 1:
             return
