@@ -71,7 +71,7 @@ class _Plan:
 
 
 class _Seen:
-    """What a job has left: its verdict, and its time from the first to the last commit."""
+    """The results of a job: its verdict, and its time from the first to the last commit."""
 
     def __init__(self, folder: Path, faults: list[Any], code: int) -> None:
         self.faults, self.code = faults, code
