@@ -92,7 +92,7 @@ class Refused(WrongCommand):
 
 
 class MissingPackage(WrongCommand):
-    """A member needs an optional package that is not installed."""
+    """A feature needs an optional package that is not installed."""
 
     def __init__(self, what: str, *, package: str, extra: str | None = None) -> None:
         line = f"pip install 'paceline[{extra}]'" if extra else f"pip install {package}"

@@ -53,7 +53,7 @@ def broadcast_(x: Tensor, root: int = 0, *, wait: bool = True) -> Any:
 def allgather(x: Tensor, *, wait: bool = True) -> Any:
     """Return every rank's tensor, joined along the first dimension in rank order.
 
-    The first dimension may differ from rank to rank. Numbers without dimensions are joined to a vector.
+    The first dimension may differ from rank to rank. Zero-dimensional tensors are joined into a vector.
     """
     comm, x = current().comm, x.detach()
     rows = x.reshape(1) if x.dim() == 0 else x.contiguous()

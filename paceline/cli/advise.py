@@ -35,9 +35,9 @@ def advise(
     runs: o.Runs = Path("runs"),
     json: o.JsonFile = None,
 ) -> None:
-    """Advise a strategy for a model on given machines, with the runners-up and a command to paste.
+    """Recommend a strategy for a model on given machines, with the runners-up and a command to paste.
 
-    Strategies that change convergence are advised only if records in --runs show that they keep the accuracy.
+    Strategies that change convergence are recommended only if records in --runs show that they keep the accuracy.
     """
     from paceline.forecast.advise import advise as work
     from paceline.forecast.advise import flags, spoken

@@ -41,7 +41,8 @@ def chaos(
     every: Annotated[float, typer.Option("--every", min=0.1, help="Mean seconds between two faults.")] = 3.0,
     kinds: Annotated[str, typer.Option("--kinds", help="Kinds of faults, separated by commas.")] = ",".join(KINDS),
     compare: Annotated[
-        bool, typer.Option("--compare", help="First run undisturbed, and compare the final bits and the time.")
+        bool,
+        typer.Option("--compare", help="Run the script without faults first, and compare the final bits and the time."),
     ] = False,
 ) -> None:
     """Kill, stop, add and remove workers of a script at random, and judge the result. Give the script after --.
@@ -70,7 +71,7 @@ class _Plan:
 
 
 class _Seen:
-    """What a job has left: its verdict, and its time from the first to the last commit."""
+    """The results of a job: its verdict, and its time from the first to the last commit."""
 
     def __init__(self, folder: Path, faults: list[Any], code: int) -> None:
         self.faults, self.code = faults, code

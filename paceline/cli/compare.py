@@ -31,7 +31,7 @@ Id = Annotated[
     str, typer.Argument(metavar="ID", help="Id of a record (see paceline list), a unique part of it, or a file.")
 ]
 Side = Annotated[
-    str, typer.Argument(metavar="IDS", help="Records of one run: ids or files with commas between, or a folder.")
+    str, typer.Argument(metavar="IDS", help="Records of one run: ids or files separated by commas, or a folder.")
 ]
 
 

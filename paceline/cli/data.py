@@ -39,19 +39,22 @@ def data(
         str,
         typer.Option(
             "--model",
-            help="pack, bench, produce: a model that can train on the samples; gives fake samples their shape.",
+            help="pack, bench, produce: a model that can train on the samples; fake samples get its shape.",
         ),
     ] = "small_cnn",
     shards: Annotated[int, typer.Option("--shards", help="pack: number of training files.")] = 8,
     seed: Annotated[
         int,
         typer.Option(
-            "--seed", help="pack: seed of the model; bench, produce: also of the order; serve: of the faults.", min=0
+            "--seed",
+            help="Random seed: of the model (pack), of model and sample order (bench, produce), of the faults (serve).",
+            min=0,
         ),
     ] = 0,
     batch_size: Annotated[int, typer.Option("--batch-size", help="bench, produce: samples in a batch.", min=1)] = 32,
     seconds: Annotated[
-        float, typer.Option("--seconds", help="bench: seconds for the source alone.", min=0.1, max=3600.0)
+        float,
+        typer.Option("--seconds", help="bench: how many seconds to measure the source alone.", min=0.1, max=3600.0),
     ] = 5.0,
     port: Annotated[
         int, typer.Option("--port", help="serve: port on this machine; 0 takes a free one.", min=0, max=65535)

@@ -45,7 +45,7 @@ def forecast(
         "resnet50"
     ),
     machines: MachinesText = DEFAULT,
-    strategy: Annotated[str, typer.Option("--strategy", help="Strategies with commas between them, or all.")] = "all",
+    strategy: Annotated[str, typer.Option("--strategy", help="Strategies, separated by commas, or all.")] = "all",
     workers: Annotated[
         str,
         typer.Option(

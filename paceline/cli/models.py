@@ -25,7 +25,7 @@ def models(
     ] = None,
     json: o.JsonFile = None,
 ) -> None:
-    """List the models with their unit, parameters, tensors, megabytes and FLOPs per sample (forward pass).
+    """List the models with their unit (what a sample is), parameters, tensors, megabytes and forward FLOPs.
 
     To train your own, write --model package.module:function, where the function returns a torch Module or a
     paceline.Workload.

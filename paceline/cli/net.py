@@ -31,7 +31,7 @@ def net(
     verbs: Annotated[
         str,
         typer.Option(
-            "--verbs", help=f"Operations to measure, with commas between: {', '.join(VERBS)}. All by default."
+            "--verbs", help=f"Operations to measure, separated by commas: {', '.join(VERBS)}. All by default."
         ),
     ] = "",
     least: Annotated[str, typer.Option("-b", "--begin", help="Size of the smallest message, such as 1K.")] = "1K",

@@ -97,7 +97,10 @@ def _published() -> list[inspect.Parameter]:
     """Return the flags of other benchmarks that set a value of another flag, such as --use-fp16."""
     panel = Panel.WORK.value
     location = typer.Option(
-        "--fake-location", help="gpu or cpu: --source fake(device) or fake(cpu).", hidden=True, rich_help_panel=panel
+        "--fake-location",
+        help="gpu is the same as --source fake(device), cpu as --source fake(cpu).",
+        hidden=True,
+        rich_help_panel=panel,
     )
     half = typer.Option("--use-fp16", help="The same as --precision fp16.", hidden=True, rich_help_panel=panel)
     return [

@@ -42,15 +42,15 @@ def _in_panel(panel: Panel, flag: str, help: str, default: str = "") -> Any:
     (*LISTED, *COMMON, "seed"),
     workers=o.Changed(str | None, "Numbers of workers: 2, or 1,2,4.", "2"),
     model=o.Changed(
-        str | None, "Models, with commas between; see paceline models.", "resnet50,mobilenet_v2", None, ("--models",)
+        str | None, "Models, separated by commas; see paceline models.", "resnet50,mobilenet_v2", None, ("--models",)
     ),
     batch_size=o.Changed(str | None, "Samples per worker in one backward pass: 64, or 16,64.", "16"),
     steps=o.Changed(unset="2"),
     warmup=o.Changed(int | None, unset="2"),
     repeats=o.Changed(
         int | None,
-        "How many turns each contender takes each time processes are started.",
-        "from the spread between starts",
+        "How many turns each contender takes per start of the processes.",
+        "chosen from the spread between starts",
     ),
 )
 def race(
@@ -58,7 +58,7 @@ def race(
     *,
     strategies: Annotated[
         str | None,
-        _in_panel(Panel.TRAVEL, "--strategies", "Strategies to race by name, with commas between.", "allreduce,wfbp"),
+        _in_panel(Panel.TRAVEL, "--strategies", "Names of strategies to race, separated by commas.", "allreduce,wfbp"),
     ] = None,
     contender: Annotated[
         list[str] | None,
@@ -96,14 +96,19 @@ def race(
     ] = None,
     margin: Annotated[
         float | None,
-        _in_panel(Panel.LENGTH, "--margin", "Contenders that differ by less than this many percent are level.", "3"),
+        _in_panel(
+            Panel.LENGTH,
+            "--margin",
+            "Contenders are level (a tie) if they certainly differ by less than this many percent.",
+            "3",
+        ),
     ] = None,
     half_width: Annotated[
         float | None,
         _in_panel(
             Panel.LENGTH,
             "--half-width",
-            "Also continue until the ratio of the best contender to ddp is known to within this many percent.",
+            "Do not stop before the ratio of the best contender to ddp is known to within this many percent.",
             "5",
         ),
     ] = None,
@@ -131,9 +136,10 @@ def race(
 ) -> None:
     """Race strategies on this machine: they take turns in the same processes, until the winner is certain.
 
-    Three references always take part: one worker alone, `limit` (no communication) and `ddp` (PyTorch's). Without flags
-    the models are resnet50 and mobilenet_v2, on 32x32 images, with 16 samples for each of two workers. To continue a
-    race that was interrupted or is still undecided, run the same command again. To race your own training script:
+    Three references always take part: one worker alone, `limit` (no communication) and `ddp` (PyTorch's
+    DistributedDataParallel). Without flags the models are resnet50 and mobilenet_v2, on 32x32 images, with 16 samples
+    for each of two workers. To continue a race that was interrupted or is still undecided, run the same command again.
+    To race your own training script:
     paceline race --strategies allreduce,wfbp -- python my_train.py
     """
     from paceline.cli.race_view import RaceView, as_json, closing

@@ -87,7 +87,7 @@ def picture(race: Race, under_way: Start | None, line: str = "") -> Group:
 
 
 def _now(race: Race, heat: Heat) -> str:
-    """Return the conclusion about a heat if the race ended now."""
+    """Return the verdict about a heat, as it would be if the race ended now."""
     known = race.field_of(heat).at(heat.workers)
     headline = race.verdict(heat).headline if known else "nothing is known yet."
     which = f"{heat.model}: " if len(race.plan.heats) > 1 else ""

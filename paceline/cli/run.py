@@ -49,7 +49,11 @@ def run(
         ),
     ] = None,
     peak_flops: Annotated[
-        float | None, _output("--peak-flops", "Peak FLOPs per second of a worker. [default: measured, on a CPU]")
+        float | None,
+        _output(
+            "--peak-flops",
+            "Peak FLOPs per second of a worker, for utilization. [default: measured on a CPU, unknown on a GPU]",
+        ),
     ] = None,
     log_format: Annotated[
         str, _output("--log-format", "plain, or tf_cnn: print steps as tf_cnn_benchmarks does.")
@@ -62,7 +66,9 @@ def run(
     ] = None,
     log_to: Annotated[
         str | None,
-        _output("--log-to", "Send scalars to wandb or mlflow when the run has ended. Nothing is sent without it."),
+        _output(
+            "--log-to", "Send scalars to wandb or mlflow when the run has ended. Without this flag nothing is sent."
+        ),
     ] = None,
     json: o.JsonFile = None,
 ) -> None:

@@ -28,13 +28,15 @@ def watch(
     seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="Seconds between two updates.")] = 1.0,
     serve: Annotated[
         int | None,
-        typer.Option("--serve", min=0, max=65535, help="Serve a page and JSON on this port of 127.0.0.1; 0: any port."),
+        typer.Option(
+            "--serve", min=0, max=65535, help="Serve a page and JSON on this port of 127.0.0.1; 0 takes a free one."
+        ),
     ] = None,
     json: o.JsonFile = None,
 ) -> None:
     """Show members, rate and incidents of a running elastic job until it ends.
 
-    A terminal shows them in place. A pipe gets a line per change.
+    On a terminal the display is updated in place. Into a pipe or file, one line is printed per change.
     """
     if json is not None:
         check_writable(json)

@@ -131,7 +131,7 @@ def _doubling(rank: int, size: int, numel: int) -> Steps:
 
 
 def _halving(rank: int, size: int, numel: int) -> Steps:
-    """Yield the steps for 2^k ranks. Bits of the rank select the half that it keeps, so all halves cover the vector."""
+    """Yield the steps for 2^k ranks. In each, one bit of the rank selects the half that it keeps and adds up."""
     low, high, path = 0, numel, []
     for bit in reversed(_bits(size)):
         middle = (low + high) // 2

@@ -188,7 +188,7 @@ class Client:
         return self.group
 
     def _check_hearing(self) -> None:
-        """Ask a silent coordinator for a sign of life; connect anew if it gives none, because a link may be cut."""
+        """Ping a silent coordinator. Reconnect if it does not answer, because the link may be cut."""
         now = time.monotonic()
         if not self._open or now - self._heard < PING:
             return
@@ -215,7 +215,7 @@ class Client:
         return self.waits_for or ("no answer yet" if self._open else "the coordinator cannot be reached")
 
     def close(self, *, finished: bool, parting: bool = False) -> None:
-        """Say goodbye: `finished` if all steps were made, `parting` if a signal requested that this member leaves."""
+        """Say goodbye: `finished` if all steps were made, `parting` if a signal asked this member to leave."""
         self._report = None
         self.say({"kind": "bye", "finished": finished, "parting": parting})
         self._drop()

@@ -279,7 +279,7 @@ class Coordinator:
         self._registry.hear(link.member)
 
     def _replace(self, member: str) -> None:
-        """Count earlier processes of a launcher's slot as dead: the next one starts when the last has ended."""
+        """Count earlier processes in the same slot as dead: a launcher reuses a slot only after they ended."""
         slot, group = slot_of(member), self._registry.group
         if group is None or not 0 <= slot < self._expected:
             return
@@ -315,7 +315,7 @@ class Coordinator:
             self._tell(known, {"kind": "lost", "member": link.member, "generation": known.generation})
 
     def _note_silent(self, group: Group, report: Report, silence: float) -> None:
-        """Note whom a member has suspected, unless its end is known already."""
+        """Note the members that a report suspects, except those that are already known to have ended."""
         for name in report.suspects:
             link = self._links.get(name)
             if not silence or link is None or name not in group.members or self._peers.ended(link.pid):

@@ -26,7 +26,7 @@ Message = dict[str, Any]
 
 
 class BrokenFrame(PacelineError):
-    """The received bytes are no message."""
+    """The received bytes are not a valid message."""
 
 
 def encode(message: Message) -> bytes:
@@ -55,7 +55,7 @@ class Inbox:
 
 
 def count_in(message: Message, name: str) -> int:
-    """Return a number of a message: a count, or an id. Raises if it is none that anybody can have counted."""
+    """Return a field of a message that is a count or an id. Raises unless it is an integer from 0 to below LARGEST."""
     value = message.get(name)
     if type(value) is not int or not 0 <= value < LARGEST:
         raise BrokenFrame(f"a message with {name} {short(str(value))}", why="it is a whole number from 0 on")
@@ -63,7 +63,7 @@ def count_in(message: Message, name: str) -> int:
 
 
 def names_in(message: Message, name: str) -> tuple[str, ...]:
-    """Return names of members in a message."""
+    """Return a field of a message that is a list of member names. Raises BrokenFrame if it is something else."""
     values = message.get(name)
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise BrokenFrame(f"a message without {name}", why="they are names of members")

@@ -65,7 +65,7 @@ class Nemesis:
                 self._send(pid, signal.SIGCONT)
 
     def strike(self, state: Mapping[str, Any]) -> Fault | None:
-        """Do one fault to a job in this state; return it, or None if the one that was drawn is not possible now."""
+        """Inject one random fault into a job in this state. Return it, or None if it is not possible now."""
         kind = self._dice.choices(self._kinds, [WEIGHTS[kind] for kind in self._kinds])[0]
         pids = [pid for pid in map(pid_of, state["members"]) if pid not in self._frozen and pid not in self._asked]
         victim = self._dice.choice(pids) if pids else 0

@@ -93,7 +93,7 @@ class ElasticPresence:
         return View(comm.rank, comm.size, (0,) * comm.size, self.group.generation, self.group.members)
 
     def _await_group(self, after: int, *, ready: bool) -> Group:
-        """Wait for a later generation. Say it when that lasts, and who is missing when a peer does not report."""
+        """Wait for a later generation. If none comes soon, report doubtful peers as suspects, and print the reason."""
         began, limit = time.monotonic(), PATIENCE
         if self._doubts and (group := self.client.wait_group(after, GRACE)) is not None:
             return group

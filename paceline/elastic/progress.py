@@ -50,5 +50,5 @@ def rates(rows: Sequence[Row], window: float = 1.0) -> list[tuple[float, float, 
 
 
 def step_seconds(rows: Sequence[Row]) -> list[float]:
-    """Return the mean seconds of a step between every two rows in which steps were committed."""
+    """Return the mean seconds per step between consecutive rows, without pairs between which no step was committed."""
     return [(b.at - a.at) / (b.steps - a.steps) for a, b in pairwise(rows) if b.steps > a.steps]

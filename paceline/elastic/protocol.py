@@ -133,7 +133,7 @@ class Registry:
         return group
 
     def lose(self, member: str, *, dead: bool) -> None:
-        """Note that a member has died or cannot be reached. Unless `dead`, it may still be training."""
+        """Note that a member has died (`dead`), or cannot be reached and may still be training."""
         self.waiting.pop(member, None)
         self.unseen.discard(member)
         self._gone.add(member)

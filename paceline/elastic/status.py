@@ -73,7 +73,7 @@ def status_of(folder: Path, registry: Registry, journal: Journal, start: int) ->
 def token_of(path: Path | None, environ: Mapping[str, str]) -> str:
     """Return the job's token from a file or the environment.
 
-    It is no option, because everybody can read command lines.
+    There is no flag for it, because all users of a machine can read command lines.
     """
     if path is not None:
         return read_text(path, 1 << 10).strip()
@@ -106,7 +106,7 @@ def ask(address: str, token: str) -> dict[str, Any]:
 
 
 def _checked(state: Message, address: str) -> Message:
-    """Return a status. Raises if whoever listens there is no coordinator."""
+    """Return the status that was received. Raises if the process at this address is not a coordinator."""
     try:
         for name in ("start", "most", "generation", "waiting", "steps"):
             count_in(state, name)

@@ -63,7 +63,7 @@ class Transport(Protocol):
     rule: str  # which steps count after a loss, see protocol.py
 
     def about(self) -> Mapping[str, Any]:
-        """Return what the coordinator tells the other members about this one."""
+        """Return the facts about this member that the coordinator passes on to the other members."""
 
     def enter(self, client: Client, watch: Watch) -> tuple[Any, Signs]:
         """Make the comm of the client's group with all its members, and their signs. Raises PeerLost."""

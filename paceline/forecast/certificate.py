@@ -89,7 +89,7 @@ class Certificate:
         return tuple(row for row in self.measured if row.kind == kind)
 
     def interval(self) -> tuple[float, float] | None:
-        """Return factors of a forecast that hold 95 % of the measured rates, or None with fewer than five rows."""
+        """Return two factors of a forecast between which 95 % of the measured rates lie; None below 5 rows."""
         ratios = sorted(row.measured / row.forecast for row in self.measured)
         if len(ratios) < LEAST:
             return None
@@ -157,7 +157,7 @@ def kendall(one: Sequence[float], two: Sequence[float]) -> float:
 
 
 def _checked(row: Checked) -> Checked:
-    """Return the row. Raises ValueError for texts that are none, and for rates that nobody can have measured."""
+    """Return the row. Raises ValueError for fields that are not texts, and for rates that are impossible."""
     if not all(isinstance(text, str) for text in (row.name, row.kind, row.group, row.strategy, row.model)):
         raise ValueError("a name that is no text")
     numbers = (row.measured, row.forecast, row.naive, row.low, row.high, row.bandwidth, row.cpu, row.workers)

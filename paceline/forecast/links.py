@@ -44,7 +44,7 @@ def of_nccl_tests(text: str, path: Path) -> Line:
 
 
 def _seconds(microseconds: str) -> float:
-    """Return seconds; 0, as for a size that was not measured, for a text that is no number."""
+    """Return the seconds in a text. Return 0, as for a size that was not measured, if it is not a number."""
     try:
         return float(microseconds) * 1e-6
     except ValueError:

@@ -33,7 +33,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Curve:
-    """One strategy: looks at its training, or the reason why there are none."""
+    """One strategy: the stages of its training, or the reason why it was not trained."""
 
     strategy: str
     looks: tuple[Stage, ...] = ()
@@ -76,12 +76,12 @@ def _curve(study: Study, point: Point, run: Run, steps: int) -> Curve:
 
 
 def _counts(steps: int) -> list[int]:
-    """Return the numbers of steps after which a training is looked at, the last one at its end."""
+    """Return the numbers of steps after which training is evaluated; the last one is its end."""
     return sorted({max(1, round(steps * (k + 1) / LOOKS)) for k in range(LOOKS)})
 
 
 def train(run: Run, nodes: Sequence[int], counts: Sequence[int]) -> list[tuple[int, float, float | None]]:
-    """Train one replica per thread; return the steps, the mean loss since the last look and the accuracy."""
+    """Train one replica per thread. Return the steps, the mean loss and the accuracy of each evaluation."""
     import torch
 
     from paceline.comm.thread import run_ranks

@@ -138,7 +138,7 @@ class Race:
     # remaining cells -------------------------------------------------------------------------
 
     def is_out(self, key: Key) -> bool:
-        """Return whether a contender starts no more: it failed and never ended well, or it is surely beaten."""
+        """Return whether a contender is not started again: all its runs failed, or it is surely beaten."""
         records = [self.records[cell.name] for cell in self.cells_of(*key) if cell.name in self.records]
         if records and all(record.verdict == "failed" for record in records):
             return True
@@ -184,7 +184,7 @@ class Race:
         return [cell for cell in cells if not self._is_over(cell, over) and not self.is_out(cell.key)]
 
     def _is_over(self, cell: Cell, over: set[Heat]) -> bool:
-        """Return whether a cell is needed no more; a baseline is needed until all heats that use it are over."""
+        """Return whether a cell is no longer needed; a baseline is needed until all heats that use it are over."""
         if cell.label == BASELINE:
             users = [heat for heat in self.plan.heats if self.plan.baseline_of(heat)[0] == cell.heat]
             return all(heat in over for heat in users)
@@ -193,7 +193,7 @@ class Race:
     # time ---------------------------------------------------------------------------------------
 
     def expected(self, starts: Sequence[Start]) -> float:
-        """Estimate the seconds of starts from the last ones: the first may include one-time work, and some leave."""
+        """Estimate the seconds of starts from the latest: the first has one-time work, and contenders drop out."""
         known = {key: median((seconds[1:] or seconds)[-3:]) for key, seconds in self.seconds.items()}
         usual = fmean(known.values()) if known else 0.0
         return sum(known.get(start.key, usual) for start in starts)
@@ -301,7 +301,7 @@ class Runner:
                 self._run(Start(cells, start.shared))
 
     def _end_heats(self, starts: Sequence[Start], number: int) -> None:
-        """End the heats whose part of this round would exceed the minutes; the first round always runs."""
+        """End the heats that would exceed their time limit in this round. The first round always runs."""
         race, minutes = self._race, self._race.plan.suite.minutes_of_a_heat
         if minutes is None or number == 1:
             return
@@ -312,7 +312,7 @@ class Runner:
                 race.late.add(heat)
 
     def _whole_again(self, start: Start, number: int) -> None:
-        """Set aside the records that a repeated shared start will replace: ratios need contenders side by side."""
+        """Set aside the records that a repeated shared start will replace: ratios need records of one start."""
         race = self._race
         if not start.shared:
             return

@@ -110,7 +110,7 @@ class Run(BaseModel):
     map_by: str = field(
         "slot",
         LAUNCHER,
-        "Place ranks on one host after the other (slot), on hosts in turns (node), or by a file (rankfile:FILE).",
+        "Place ranks on one host after the other (slot), on hosts in rotation (node), or by a file (rankfile:FILE).",
         changes=(),
     )
     network_interface: str | None = field(
@@ -214,8 +214,8 @@ class Run(BaseModel):
     compute: str = field(
         "real",
         WORK,
-        "real computes. replay(FILE, scale=1) sleeps for the layer times of a profile or record. replay(MODEL, "
-        "step=SECONDS) sleeps for a step time, divided among the layers of a listed model.",
+        "real: run forward and backward. replay(FILE, scale=1): sleep instead, for the layer times in a profile or "
+        "record. replay(MODEL, step=SECONDS): sleep for this step time, divided among the layers of a listed model.",
     )
 
     steps: int | None = field(None, LENGTH, "Updates in each repeat.", unset="10", least=1, most=STEPS, unit="step")

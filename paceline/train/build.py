@@ -1,4 +1,4 @@
-"""Build the objects that carry out a Run. Only this file knows all families."""
+"""Build the objects that carry out a Run. Only this file knows all families: rules, exchanges, schedules and so on."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def pace_of(composed: Composed, model: Any, optimizer: Any, comm: Comm, device: 
 
 
 def feed_of(run: Run, workload: Workload, view: View, device: Device, source: Source | Streaming) -> Feed | StreamFeed:
-    """Return the iterator over this rank's batches, one per backward, on the device."""
+    """Return the iterator over this rank's batches, one for each backward pass, on the device."""
     if isinstance(source, Streaming):
         return _stream_of(run, view, device, source)
     return Feed(

@@ -48,7 +48,7 @@ def _siblings(left: range, right: range) -> bool:
 
 
 def tree_sum(parts: Sequence[tuple[range, Tensor]]) -> Tensor:
-    """Add subtrees in the order of the tree. Subtrees that are left without a sibling are added from left to right."""
+    """Add the sums of subtrees: first siblings, as in the binary tree over all shards, then the rest left to right."""
     merged: list[tuple[range, Tensor]] = []
     for part in parts:
         merged.append(part)

@@ -46,7 +46,7 @@ class Augmented(Protocol):
 
 @runtime_checkable
 class Expecting(Protocol):
-    """Samples that can be fetched before they are made."""
+    """Samples that can be fetched (from a file or store) before a batch is made of them."""
 
     def expect(self, ids: Any) -> None:
         """Start to fetch samples that are needed soon."""

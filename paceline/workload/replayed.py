@@ -34,7 +34,7 @@ _SPACING = 4099  # elements between the places in the noise where gradients star
 
 
 class ReplayedDevice:
-    """A simulated device, which waits until its work would be done."""
+    """A simulated device: it sleeps until the replayed work would be done."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter, sleep: Callable[[float], None] = time.sleep):
         self._clock, self._sleep = clock, sleep

@@ -134,7 +134,7 @@ class Operation:
         self._mesh.differs(peer, self, header)
 
     def waits_for(self) -> int | None:
-        """Return a rank that this operation waits for: one that still has to send, else one that does not read."""
+        """Return a rank that this operation waits for: one that has to send, else one that has to read."""
         for leg in self.legs:
             if leg.receives_left():
                 return leg.peer

@@ -322,7 +322,7 @@ class MemberComm(TcpGroup):
         super().__init__(mesh, (0,) * len(places), counts)
 
     def end(self, *, reset: bool) -> None:
-        """Close all connections of the generation, here and at the others. The listening socket stays."""
+        """Close all connections of the generation, on this member and on its peers. The listening socket stays open."""
         self.abort("this member has left it", reset=reset)
         self.mesh.station.close()
 

@@ -124,7 +124,7 @@ class TorchDist:
             self._pending.popleft()
 
     def _tag(self, text: bytes) -> int:
-        """Return the next message tag. Another rank gets the same tag only if it makes the same call."""
+        """Return the next message tag: a hash of the call and its number, so that only equal calls match."""
         self._tags = (self._tags + 1) & LAST_TAG
         return zlib.crc32(text, self._tags) & LAST_TAG
 

@@ -104,7 +104,7 @@ def fit_rows(rows: Sequence[Row]) -> Link | None:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two ranks: seconds of the smallest message one way, and bytes per second of the largest."""
+    """The link between two ranks: one-way seconds of the smallest message, and bytes per second of the largest."""
 
     first: int
     second: int

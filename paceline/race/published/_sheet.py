@@ -301,7 +301,7 @@ def mean_of(look: Callable[[Record], float | None]) -> Callable[[Standing], floa
 
 
 def box_use(record: Record) -> float | None:
-    """Return the part of this machine's cores that the workers of a run used."""
+    """Return the share of this machine's cores that the workers of a run used."""
     use = record.resources.get("cpu_use")
     return sum(use) / cores() if use else None
 

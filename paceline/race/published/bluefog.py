@@ -1,8 +1,8 @@
 """BlueFog: averaging with neighbors against ring all-reduce, as rates per strategy.
 
 The published gain needs many machines with a network that is slow beside their compute. A lab has such a network, and
-replayed compute leaves the cores to it: its sheets show the same strategies as parts of the limit, for several lengths
-of a step. In the middle one, a ring all-reduce gets about the published 66 %.
+replayed compute leaves the cores to it: its sheets show the rate of the same strategies as a share of the limit's, for
+several step times. In the middle one, a ring all-reduce gets about the published 66 %.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _ideal(chart: dict[str, Any]) -> Iterator[Row]:
 
 
 def _in_the_lab(published: dict[str, Any], step: float) -> Sheet:
-    """Return all strategies in a lab, as parts of the limit; published parts stand beside the step they belong to."""
+    """Return all strategies in a lab, as shares of the limit's rate. One step time has published shares beside it."""
     best = published["headline"] if step == LIKE_PUBLISHED else {}
     parts = {"allreduce": best.get("allreduce_efficiency"), "neighbor": best.get("neighbor_efficiency")}
     used = (PublishedFigure("cores busy", None, mean_of(box_use)),)

@@ -163,7 +163,7 @@ def _by_label(records: Sequence[Record]) -> list[list[Record]]:
 
 
 def _called(records: Sequence[Record]) -> str:
-    """Return the label that all its races use, or else the usual name of the contender."""
+    """Return the label of a contender if all its races use the same one, else its usual name."""
     labels = {label for record in records if (label := label_of(record))}
     return labels.pop() if len(labels) == 1 else contender(records[0].run)
 

@@ -53,7 +53,7 @@ def beside(panels: Sequence[tuple[str, str]], columns: int, *, paper: str, gap: 
 
 
 def _closed(element: str, name: str, says: str) -> str:
-    """Return the element with a tooltip, if `says` is set."""
+    """Close an SVG element. If `says` is set, it gets a tooltip."""
     return f"{element}><title>{escape(says)}</title></{name}>" if says else f"{element}/>"
 
 

@@ -38,7 +38,7 @@ _COMMANDS = 8  # commands that are visible at first
 
 @dataclass(frozen=True)
 class Drawn:
-    """The figures of one field, section by section."""
+    """The charts of one field (contenders that answer the same question), one attribute for each section."""
 
     field: Field
     same: list[tuple[int, Figure]]

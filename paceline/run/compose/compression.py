@@ -92,7 +92,7 @@ def finite_payloads(run: Run, axes: Axes) -> Iterator[PacelineError]:
 
 
 def matrices_have_that_rank(run: Run, axes: Axes) -> Iterator[PacelineError]:
-    """Refuse a rank that no matrix of a listed model reaches. Other models are checked when they are wrapped."""
+    """Refuse a rank of PowerSGD above that of every matrix of a listed model. Other models are checked by `wrap`."""
     slots = layout_of(run.model) if run.classes is None else None
     try:
         axes.compressor.check(slots or ())

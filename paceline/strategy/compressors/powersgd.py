@@ -44,7 +44,7 @@ class PowerSgd(Lossy):
         check_least(self, "rank", 1)
 
     def check(self, slots: Sequence[Slot]) -> None:
-        """Refuse a model in which no matrix reaches the rank."""
+        """Refuse a model whose matrices are all smaller than the rank in rows or columns."""
         matrices = [slot for slot in slots if len(slot.shape) > 1 and slot.numel]
         sides = [min(slot.shape[0], slot.numel // slot.shape[0]) for slot in matrices]
         if sides and self.rank > max(sides):

@@ -45,7 +45,7 @@ class Threshold(Lossy):
         return "sends what reaches the threshold: the bytes shown are the most that it can be"
 
     def body(self, layout: Layout, piece: Chunk, size: int) -> Sequence[Wire]:
-        """Return the largest rounds that can occur; the real ones depend on the gradients."""
+        """Return the largest payloads that can occur; the real sizes depend on the gradients."""
         return Wire("gather", 8), Wire("gather", 4 * piece.numel)
 
     def operator(self, layout: Layout, comm: Comm, shared: bool, shrunk: bool) -> Reaching:

@@ -99,7 +99,7 @@ def service_of(exchange: Ps, comm: Comm) -> Any:
 
 
 class PsChannel:
-    """Sums by owners; payloads of a codec are placed like chunks."""
+    """Sums each range on the process that owns it. Payloads of a codec are placed like chunks."""
 
     def __init__(self, service: Any, colocated: bool) -> None:
         self.memory = service

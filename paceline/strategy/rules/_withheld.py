@@ -30,7 +30,7 @@ def withheld(like: Tensor, refuse: Refuse) -> Tensor:
 
 
 class Withholding:
-    """The placeholders of some parameters, and the gradients that wait behind them for step()."""
+    """Puts placeholders into `p.grad` of these parameters, and keeps the real gradients until step()."""
 
     def __init__(self, parameters: Iterable[Parameter], refuse: Refuse) -> None:
         self._parameters = {id(parameter): parameter for parameter in parameters}

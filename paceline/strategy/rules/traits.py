@@ -44,7 +44,7 @@ class RuleTraits(Member):
 
     @property
     def intervals(self) -> tuple[int, ...]:
-        """The steps between two exchanges, one number for each kind of exchange."""
+        """The steps between exchanges; a second number if the rule also averages over all ranks now and then."""
         return (1,)
 
     @property

@@ -81,7 +81,7 @@ def classifier(model: nn.Module, *, classes: int, image_size: int, channels: int
 
 
 def _place(scores: Tensor, labels: Tensor) -> Tensor:
-    """Return the rank of the right class among all classes, 0 for the best. If scores are NaN, it is last."""
+    """Return the position of the right class if classes are sorted by score, from 0. With NaN scores it is the last."""
     own = scores.gather(1, labels.unsqueeze(1))
     index = torch.arange(scores.shape[1], device=scores.device)
     earlier = (scores == own) & (index < labels.unsqueeze(1))  # among equal scores the first class is the best

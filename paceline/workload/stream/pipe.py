@@ -59,7 +59,7 @@ def stays_inside(address: str) -> bool:
 
 
 def seal(token: str, number: int, text: bytes, contents: Sequence[Any] | None = None) -> bytes:
-    """Return part 0 of a message. With the contents of its tensors, the seal covers them, too."""
+    """Return part 0 of a message, with its HMAC. If `contents` are passed, the HMAC covers the tensors, too."""
     start = (HEADER if contents is None else WHOLE) + number.to_bytes(8, "little")
     length = b"" if contents is None else len(text).to_bytes(8, "little")
     code = hmac.new(token.encode(), start + length + text, "sha256")

@@ -34,7 +34,7 @@ class _Span(NamedTuple):
 
 
 class _Skeleton(NamedTuple):
-    """What all records of a length have in common."""
+    """The structure that all records of one length share."""
 
     cut: Callable[[bytes], tuple[bytes, ...]]  # a record to: between, value, between, value, ..., between
     between: tuple[bytes, ...]

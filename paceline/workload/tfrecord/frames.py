@@ -73,7 +73,7 @@ class Damage:
 
 
 class ByteStream(Protocol):
-    """Bytes that can be read from any place."""
+    """Bytes that can be read from any offset."""
 
     def seek(self, offset: int, /) -> Any: ...
 
@@ -152,7 +152,7 @@ class _Window:
             self.trouble = "the file ends inside the length", 0
 
     def _fits(self, at: int, length: int, contents: bool) -> bool:
-        """Return whether a record that ends behind the window may be taken: if nobody needs its contents."""
+        """Return whether a record that ends after the window may be taken: only if its contents are not needed."""
         left = self._size - self._start - at
         if length > left - AROUND:
             field = f"a length of {length:,} bytes, and the file has {max(0, left - AROUND):,} more"
@@ -162,7 +162,7 @@ class _Window:
         return not contents
 
     def sound(self, path: object, number: int, damages: list[Damage]) -> Intact:
-        """Return the records whose data has the right checksum; name the others. The first one has this number."""
+        """Return the records whose data has the right checksum; append others to `damages`, numbered from `number`."""
         seen = list(map(self._lengths.crc, self.bodies))
         bad = set(self._wrong(seen))
         for k in sorted(bad):
@@ -173,7 +173,7 @@ class _Window:
         return [pair for k, pair in enumerate(records) if k not in bad] if bad else list(records)
 
     def _wrong(self, seen: list[int]) -> list[int]:
-        """Return which records have another checksum than the file says; many at once cost little each."""
+        """Return the records whose checksum is not that of the file. Many records are compared at once with numpy."""
         if len(seen) < _MANY:
             tail, window = CHECK.unpack_from, self._window
             return [k for k, end in enumerate(self._ends) if masked(seen[k]) != tail(window, end)[0]]
