@@ -23,7 +23,7 @@ race: $(READY) ## race limit, ddp, allreduce and wfbp on this machine: the main 
 
 test: $(READY) ## the tests, at most 10 minutes on 2 cores
 	$(BIN)/python -m pytest -n 2 -m "not multi and not root and not slow"
-	$(BIN)/python -m pytest -n 2 -m "multi and not root and not slow"
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "multi and not root and not slow"
 
 test-all: $(READY) check ## what `make test` leaves out: root, Debian packages, slow ones, format, lint, types, layers
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[peers,ray]'

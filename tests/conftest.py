@@ -203,3 +203,21 @@ def one_thread_per_rank() -> None:
     import torch
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def forks(one_thread_per_rank: None) -> Iterator[None]:
+    """Keep the process that forks the workers of `tests.forked.paceline`, which nobody leaves behind."""
+    from tests.forked import zygote
+
+    with zygote():
+        yield
+
+
+@pytest.fixture
+def forked_workers(forks: None) -> Iterator[None]:
+    """Fork the workers that a test starts without a command line."""
+    from tests.forked import forked_workers
+
+    with forked_workers():
+        yield

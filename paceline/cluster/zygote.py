@@ -160,10 +160,12 @@ def _put_first(folder: str) -> None:
 
 
 def _seed() -> None:
-    """Seed random generators, as in a new process. The generator of torch starts with a constant in every process."""
+    """Seed random generators, as in a new process. Torch draws the seed of its generator when it is imported."""
     random.seed()
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed()
+    if torch := sys.modules.get("torch"):
+        torch.default_generator.seed()
 
 
 def _set_threads() -> None:

@@ -67,6 +67,13 @@ def test_workers_of_one_zygote_draw_different_numbers(tmp_path):
     assert random.random() not in drawn
 
 
+@pytest.mark.parametrize("modules", [("torch",), ()], ids=["forked", "spawned"])
+def test_workers_draw_different_numbers_from_torch(tmp_path, modules):
+    run_job(tmp_path, "import torch; print(torch.initial_seed(), *torch.rand(2).tolist())", modules=modules, workers=2)
+    logs = [(tmp_path / "job" / f"rank-{rank}.log").read_text().split() for rank in (0, 1)]
+    assert all(a != b for a, b in zip(*logs, strict=True)), logs
+
+
 def test_a_module_runs_as_with_the_flag_m(tmp_path):
     assert "3.0" in run_job(tmp_path, "", ["-m", "timeit", "-n", "1", "-r", "1", "-s", "print(3.0)", "pass"])
 

@@ -60,12 +60,14 @@ def test_an_example_has_at_most_60_lines(path):
 
 
 @pytest.mark.multi
+@pytest.mark.xdist_group("examples")
 def test_two_ranks_give_the_same_under_run_and_under_torchrun(outcomes):
     assert outcomes["run"].loss == outcomes["torchrun"].loss
     assert outcomes["run"].checksums == outcomes["torchrun"].checksums
 
 
 @pytest.mark.multi
+@pytest.mark.xdist_group("examples")
 @pytest.mark.parametrize("way", WAYS)
 def test_all_ranks_end_with_the_same_parameters(outcomes, way):
     ranks = {"alone": ["0"]}.get(way, ["0", "1"])
@@ -74,6 +76,7 @@ def test_all_ranks_end_with_the_same_parameters(outcomes, way):
 
 
 @pytest.mark.multi
+@pytest.mark.xdist_group("examples")
 def test_two_ranks_learn_what_one_rank_learns_on_the_same_samples(outcomes):
     # The same 80 global batches, but halves are added in another order, which shows in the last digits of float32.
     assert outcomes["alone"].steps == outcomes["run"].steps == 80
@@ -82,6 +85,7 @@ def test_two_ranks_learn_what_one_rank_learns_on_the_same_samples(outcomes):
 
 
 @pytest.mark.multi
+@pytest.mark.xdist_group("examples")
 @pytest.mark.parametrize("way", WAYS)
 def test_the_saved_parameters_have_the_users_own_keys(outcomes, way):
     example = runpy.run_path(SCRIPT)

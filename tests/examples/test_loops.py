@@ -5,13 +5,14 @@ the program before paceline; it runs here, in this process, on whole batches.
 """
 
 import re
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
+
+from tests.forked import paceline
 
 ROOT = Path(__file__).parents[2]
 LOOPS = ROOT / "examples" / "loops"
@@ -122,9 +123,7 @@ def alone(monkeypatch):
 
 def on_ranks(script, *words):
     """Run a loop on two workers that share memory; return what it printed."""
-    launch = [sys.executable, "-m", "paceline", "run", "-np", str(RANKS), "--comm", "shm", "--", sys.executable]
-    argv = [*launch, str(script), *map(str, words)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=150, cwd=ROOT)
+    done = paceline("run", "-np", RANKS, "--comm", "shm", "--", sys.executable, script, *words)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -141,6 +140,7 @@ SAVES = {"mnist": "--save-model", "vae": "--save-model", "word_language_model": 
 
 
 @pytest.mark.multi
+@pytest.mark.usefixtures("forks")
 @pytest.mark.parametrize("name", SAVES)
 def test_two_ranks_learn_what_one_process_learns(name, alone, tmp_path):
     together, single = tmp_path / "together.pt", tmp_path / "single.pt"
@@ -151,6 +151,7 @@ def test_two_ranks_learn_what_one_process_learns(name, alone, tmp_path):
 
 
 @pytest.mark.multi
+@pytest.mark.usefixtures("forks")
 def test_two_models_of_a_gan_learn_what_one_process_learns(alone, tmp_path):
     together, single = tmp_path / "together", tmp_path / "single"
     for folder in (together, single):
@@ -165,6 +166,7 @@ def checkpoint(folder):
 
 
 @pytest.mark.multi
+@pytest.mark.usefixtures("forks")
 def test_nanogpt_goes_on_from_one_process_to_two_ranks_and_back(alone, tmp_path):
     """Four updates alone, four on two ranks, four alone: as twelve updates of one process."""
     words = ["--dtype", "float64", "--out_dir"]
@@ -189,6 +191,7 @@ def replaced(source, *pairs):
 
 
 @pytest.mark.multi
+@pytest.mark.usefixtures("forks")
 def test_nanogpt_scales_its_loss_in_half_precision_as_with_ddp(tmp_path):
     """The same loop twice in the same processes, with wrap and with DDP; the scale is so large that it overflows."""
     joined = ("paceline.join()", "paceline.join(process_group=True)")
@@ -217,6 +220,7 @@ def test_nanogpt_scales_its_loss_in_half_precision_as_with_ddp(tmp_path):
 
 
 @pytest.mark.multi
+@pytest.mark.usefixtures("forks")
 def test_a_loop_that_lacks_one_of_its_lines_is_noticed(alone, tmp_path):
     """Without the factor of its summed loss, vae learns something else."""
     together, single, script = tmp_path / "together.pt", tmp_path / "single.pt", tmp_path / "vae.py"

@@ -7,23 +7,26 @@ from pathlib import Path
 
 import pytest
 
+from tests.forked import paceline
+
 SCRIPT = Path(__file__).with_name("contract.py")
-pytestmark = pytest.mark.multi
+pytestmark = [pytest.mark.multi, pytest.mark.usefixtures("forks")]
 
 
 def seen_by(command, tmp_path):
     out = tmp_path / "seen.json"
-    done = subprocess.run([*command, str(SCRIPT), str(out)], capture_output=True, text=True, timeout=170)
+    done = command(str(SCRIPT), str(out))
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(out.read_text())
 
 
 def launched(size, comm):
-    return [sys.executable, "-m", "paceline", "run", "-np", str(size), "--comm", comm, "--", sys.executable]
+    return lambda *words: paceline("run", "-np", size, "--comm", comm, "--", sys.executable, *words)
 
 
 def torchrun(size):
-    return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size)]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size)]
+    return lambda *words: subprocess.run([*command, *words], capture_output=True, text=True, timeout=170)
 
 
 LATER = pytest.mark.slow

@@ -1,14 +1,15 @@
 """Real processes over shm, tcp and gloo keep the comm laws and equal one process on the concatenated batch."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.forked import paceline
+
 SCRIPT = Path(__file__).with_name("equal.py")
-pytestmark = pytest.mark.multi
+pytestmark = [pytest.mark.multi, pytest.mark.usefixtures("forks")]
 
 
 QUICK = [
@@ -22,10 +23,7 @@ LONGER = [pytest.param(*case, marks=pytest.mark.slow) for case in (("shm", 3), (
 @pytest.mark.parametrize(("comm", "size"), [*QUICK, *LONGER])
 def test_processes_equal_one_process(comm, size, tmp_path):
     out = tmp_path / "found.json"
-    command = [sys.executable, "-m", "paceline", "run", "-np", str(size), "--comm", comm]
-    done = subprocess.run(
-        [*command, "--", sys.executable, str(SCRIPT), str(out)], capture_output=True, text=True, timeout=170
-    )
+    done = paceline("run", "-np", size, "--comm", comm, "--", sys.executable, SCRIPT, out)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(out.read_text())
     assert found["comm"].lower().startswith(comm)

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from tests.multi.test_run import paceline
+from tests.forked import paceline
 from tests.workload.sources.idxfiles import write_folder
 
-pytestmark = pytest.mark.multi
+pytestmark = [pytest.mark.multi, pytest.mark.usefixtures("forks")]
 
 
 def test_epochs_on_files_end_with_an_accuracy_each(tmp_path):

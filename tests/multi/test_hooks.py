@@ -1,7 +1,6 @@
 """Our compressors as comm hooks on stock DDP, with real processes over gloo."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,15 +9,16 @@ import pytest
 import paceline
 from paceline.api.ddp_hook import merged
 from paceline.errors import WrongCommand
+from tests import forked
 
 SCRIPT = Path(__file__).with_name("hooked.py")
 
 
 @pytest.mark.multi
+@pytest.mark.usefixtures("forks")
 def test_hooks_train_on_stock_ddp(tmp_path):
     out = tmp_path / "found.json"
-    command = [sys.executable, "-m", "paceline", "run", "-np", "2", "--", sys.executable, str(SCRIPT), str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=170)
+    done = forked.paceline("run", "-np", 2, "--", sys.executable, SCRIPT, out)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(out.read_text())
     assert "the gradient of 0.weight is not finite" in found.pop("nan")

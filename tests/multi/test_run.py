@@ -13,26 +13,28 @@ import pytest
 
 from paceline.measure.measure import measure
 from paceline.run.run import Run
+from tests.forked import paceline
 
 ROOT = Path(__file__).parents[2]
 QUICK = ["--steps", "3", "--repeats", "2", "--warmup", "1", "--batch-size", "8"]
-pytestmark = pytest.mark.multi
+pytestmark = [pytest.mark.multi, pytest.mark.usefixtures("forks")]
 
 
-def paceline(*words, timeout=120):
+def anew(*words):
+    """Run a command and its workers in new processes."""
     command = [sys.executable, "-m", "paceline", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, cwd=ROOT)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT)
 
 
-def record_of(tmp_path, *words):
+def record_of(tmp_path, *words, run=paceline):
     path = tmp_path / "r.json"
-    done = paceline("run", *QUICK, *words, "--json", str(path))
+    done = run("run", *QUICK, *words, "--json", str(path))
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(path.read_text()), done.stdout
 
 
 def test_a_run_leaves_the_record_of_the_design(tmp_path):
-    record, told = record_of(tmp_path, "-np", "3", "--model", "mlp", "--schedule", "wfbp")
+    record, told = record_of(tmp_path, "-np", "3", "--model", "mlp", "--schedule", "wfbp", run=anew)
     assert re.search(r"^Total img/sec on 3 CPU\(s\): \d+\.\d \+- \d+\.\d$", told, re.M)
     assert (record["schema"], record["kind"], record["workers"], record["comm"]) == (1, "measured", 3, "shm")
     parts = dict(record["breakdown"])
@@ -91,6 +93,7 @@ def test_a_compressed_run_tells_bytes_and_seconds_of_coding(tmp_path):
     assert record["replicas"]["identical"]
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_nothing_is_watched_if_nobody_asks():
     run = Run(workers=1, model="mlp", batch_size=4, steps=2, repeats=1, warmup=1, threads=3)
     record, events = measure(run, lambda *_: None, watched=0)

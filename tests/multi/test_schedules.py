@@ -1,21 +1,19 @@
 """Schedules that cross the step, with real processes: order, credit and weights, from the record and its events."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
+from tests.forked import paceline
 from tests.train.test_crossing import inversions
 
-pytestmark = pytest.mark.multi
+pytestmark = [pytest.mark.multi, pytest.mark.usefixtures("forks")]
 NETWORK = ("--model", "mlp", "--batch-size", "4", "--steps", "3", "--repeats", "1", "--warmup", "1")
 
 
 def run(tmp_path, *words, workers=3):
     record = tmp_path / "r.json"
-    command = [sys.executable, "-m", "paceline", "run", "-np", str(workers), *words, *NETWORK, "--json", str(record)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=170)
+    done = paceline("run", "-np", workers, *words, *NETWORK, "--json", record)
     assert done.returncode == 0, done.stdout + done.stderr
     events = [json.loads(line) for line in (tmp_path / "r.events.jsonl").read_text().splitlines()]
     return json.loads(record.read_text()), events, done.stdout

@@ -11,19 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.forked import paceline
+
 ROOT = Path(__file__).parents[2]
 DEDICATED = "ps(servers=1, colocated=false)"
-pytestmark = pytest.mark.multi
-
-
-def run(*words, timeout=170):
-    command = [sys.executable, "-m", "paceline", "run", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, cwd=ROOT)
+pytestmark = [pytest.mark.multi, pytest.mark.usefixtures("forks")]
 
 
 def recorded(tmp_path, *words):
     path = tmp_path / "r.json"
-    done = run(*words, "--json", path)
+    done = paceline("run", *words, "--json", path)
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(path.read_text())
 

@@ -1,7 +1,6 @@
 """Every strategy trains small_cnn with real processes; examples give the values that theory says."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,16 +9,16 @@ import pytest
 from paceline.run.compose.compose import servers_of
 from paceline.run.run import Run
 from paceline.run.strategies import STRATEGIES
+from tests.forked import paceline
 
-HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
+HERE = Path(__file__).parent
 SERVED = [name for name in STRATEGIES if servers_of(Run(workers=8, strategy=name))]
 OTHERS = [name for name in STRATEGIES if name not in SERVED]
-pytestmark = pytest.mark.multi
+pytestmark = [pytest.mark.multi, pytest.mark.usefixtures("forks")]
 
 
-def run(*words, timeout=170):
-    command = [sys.executable, "-m", "paceline", "run", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, cwd=ROOT)
+def run(*words):
+    return paceline("run", *words)
 
 
 def check(found, strategy):
@@ -59,7 +58,7 @@ def test_a_run_trains_and_its_record_says_so(strategy, size, nodes, tmp_path):
 def of_eight(tmp_path_factory):
     """What every strategy without server processes gave on eight ranks: started once, trained in turn."""
     out = tmp_path_factory.mktemp("eight") / "found.json"
-    done = run("-np", 8, "--", sys.executable, HERE / "every.py", out, "2x4", *OTHERS, timeout=500)
+    done = run("-np", 8, "--", sys.executable, HERE / "every.py", out, "2x4", *OTHERS)
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(out.read_text())
 

@@ -1,9 +1,6 @@
 """Traces, timelines and reruns of real runs."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -11,16 +8,14 @@ from paceline.measure.record.events import read_events
 from paceline.measure.record.record import read
 from paceline.measure.record.store import Stored
 from paceline.report.trace import one_step
+from tests import forked
 
-ROOT = Path(__file__).parents[2]
 QUICK = ["--model", "mlp", "--steps", "3", "--repeats", "2", "--warmup", "1", "--batch-size", "8"]
-pytestmark = pytest.mark.multi
+pytestmark = [pytest.mark.multi, pytest.mark.usefixtures("forks")]
 
 
 def paceline(*words):
-    done = subprocess.run(
-        [sys.executable, "-m", "paceline", *map(str, words)], capture_output=True, text=True, timeout=120, cwd=ROOT
-    )
+    done = forked.paceline(*words)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -9,7 +9,7 @@ from paceline.measure.together import MEMORY, measure_together
 from paceline.measure.turns import TurnsTask
 from paceline.run.run import Run
 
-pytestmark = pytest.mark.multi
+pytestmark = [pytest.mark.multi, pytest.mark.usefixtures("forked_workers")]
 
 
 def task(names, **changes):

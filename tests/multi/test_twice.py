@@ -6,16 +6,19 @@ from pathlib import Path
 
 import pytest
 
+from tests.forked import paceline
+
 pytestmark = pytest.mark.multi
+
 
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.usefixtures("forks")
 @pytest.mark.parametrize("comm", ["shm", "gloo"])
 def test_ranks_join_again(comm):
     script = Path(__file__).with_name("twice.py")
-    argv = [sys.executable, "-m", "paceline", "run", "-np", "2", "--comm", comm, "--deadline", "20", "--"]
-    done = subprocess.run([*argv, sys.executable, str(script)], capture_output=True, text=True, cwd=ROOT, timeout=120)
+    done = paceline("run", "-np", 2, "--comm", comm, "--deadline", 20, "--", sys.executable, script)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "joined three times" in done.stdout
 

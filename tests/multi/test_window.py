@@ -8,19 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.forked import paceline
+
 HERE = Path(__file__).parent
-pytestmark = pytest.mark.multi
+pytestmark = [pytest.mark.multi, pytest.mark.usefixtures("forks")]
 
 
 def mass(tmp_path, comm, seed, mode="locked", size=4):
     out = tmp_path / f"{seed}.json"
-    command = [sys.executable, "-m", "paceline", "run", "-np", str(size), "--comm", comm, "--deadline", "60"]
-    done = subprocess.run(
-        [*command, "--", sys.executable, str(HERE / "mass.py"), str(out), str(seed), mode],
-        capture_output=True,
-        text=True,
-        timeout=150,
-    )
+    launch = ("run", "-np", size, "--comm", comm, "--deadline", 60, "--", sys.executable)
+    done = paceline(*launch, HERE / "mass.py", out, seed, mode)
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(out.read_text())
 

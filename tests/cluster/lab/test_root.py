@@ -14,7 +14,7 @@ import pytest
 from paceline.cluster.lab.lab import Lab
 from paceline.cluster.lab.network import NAMESPACES, Network
 from paceline.cluster.lab.quota import Quota, find_tree
-from tests.multi.test_run import paceline
+from tests.multi.test_run import anew as paceline
 
 pytestmark = [pytest.mark.root, pytest.mark.multi]
 ROOT = Path(__file__).parents[3]
