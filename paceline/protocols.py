@@ -182,6 +182,9 @@ class Exchange(Protocol):
 
     def join(self, comm: Comm, view: View, lane: Lane) -> Channel: ...
 
+    def decoupled(self) -> Exchange | None:
+        """Return this exchange in two phases, reduce-scatter and all-gather, or None if it has no such form."""
+
 
 class Flows(Protocol):
     """The flows of one round. Iterating lists every flow, possibly one per pair of ranks; the sums list none."""
@@ -222,9 +225,6 @@ class Costed(Exchange, Protocol):
 
     def with_topology(self, topology: Topology) -> Costed:
         """Return the same exchange with another topology; an exchange without a topology returns itself."""
-
-    def decoupled(self) -> Exchange | None:
-        """Return this exchange in two phases, reduce-scatter and all-gather, or None if it has no such form."""
 
     def placing(self, cluster: Cluster) -> Priced:
         """Return the object whose `traffic` is called for the chunks of a run, one after another."""

@@ -66,10 +66,9 @@ class Arena:
         compressor: Compressor,
         *,
         tail: int,
-        shared: bool,
         dtype: torch.dtype | None = None,
     ) -> None:
-        self._compressor, self._tail, self._shares = compressor, tail, shared
+        self._compressor, self._tail, self._shares = compressor, tail, False
         self.dtype = dtype or likes[0].dtype
         self.shared = False
         self.codec: Codec | None = None
@@ -81,11 +80,12 @@ class Arena:
         self.private_views = self.result_views
         self._lay_out(names, likes)
 
-    def enter(self, memory: Comm) -> None:
+    def enter(self, memory: Comm, *, shared: bool) -> None:
         """Allocate memory from the comm of a group, and release the memory of the previous group. Collective.
 
-        A codec keeps its state.
+        A codec keeps its state. `shared` is whether the exchange writes one result for all ranks of a host.
         """
+        self._shares = shared
         old = self.source
         if self._memory is not None:
             self.close()

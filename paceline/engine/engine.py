@@ -21,6 +21,7 @@ from paceline.engine.arena import Arena, Lease
 from paceline.engine.device import Device
 from paceline.engine.dispatch import Dispatcher
 from paceline.engine.step_plan import UNKNOWN, plan_step, plan_whole, tail_of
+from paceline.engine.way import phased
 from paceline.errors import WrongCommand
 from paceline.protocols import Channel, Compressor, Exchange, Schedule
 from paceline.types import Chunk, Lane, Link, Noted, Profile, Unit, View
@@ -52,7 +53,8 @@ class Engine:
         widens: bool = False,
     ) -> None:
         self.device, self.schedule, self._clock = device, schedule, clock
-        self._exchange, self._compressor, self._lane = exchange, compressor, lane
+        self._whole, self._exchange = exchange, phased(exchange, schedule)
+        self._compressor, self._lane = compressor, lane
         self._remembers = compressor.remembers
         self._memory: Any = None  # None until `enter`
         self._saved: dict[str, Any] | None = None  # state of a checkpoint that was loaded before `enter`
@@ -68,7 +70,6 @@ class Engine:
                     [likes[k] for k in chosen],
                     compressor,
                     tail=tail_of(lane, len(chosen)),
-                    shared=exchange.shares_results,
                     dtype=dtype,
                 )
             )
@@ -88,18 +89,23 @@ class Engine:
         The first call follows the constructor. A later call does not notify ranks of the old group, which may be gone.
         Codecs keep their state.
         """
-        if self._memory is not None:
-            self._memory.give_back()
-        self.comm, self._memory = comm, Lease(comm)
-        self._channel: Channel = self._exchange.join(self._memory, view, self._lane)
-        self._progress: Callable[[], None] = self._channel.memory.progress
-        for arena in self.arenas:
-            arena.enter(self._channel.memory)
+        self.comm, self._view = comm, view
         self._vector, comm.engines = comm.engines, comm.engines + 1
-        self._plan()
+        self._join()
         saved, self._saved = self._saved, None
         if saved is not None:
             self.restore(saved)
+
+    def _join(self) -> None:
+        """Make the channel, the memory and the plan for this group, and release those that were there. Collective."""
+        if self._memory is not None:
+            self._memory.give_back()
+        self._memory = Lease(self.comm)
+        self._channel: Channel = self._exchange.join(self._memory, self._view, self._lane)
+        self._progress: Callable[[], None] = self._channel.memory.progress
+        for arena in self.arenas:
+            arena.enter(self._channel.memory, shared=self._exchange.shares_results)
+        self._plan()
 
     def abandon(self) -> None:
         """Forget all exchanges that are under way, because ranks that take part in them are gone."""
@@ -320,10 +326,18 @@ class Engine:
             self._plan()
 
     def adopt_plan(self, profile: StepProfile, link: Link, schedule: Schedule | None = None) -> None:
-        """Make a new plan with these times and this link. They must be the same on all ranks."""
+        """Make a new plan with these times and this link. They must be the same on all ranks.
+
+        A schedule may need the exchange in other phases. Its channel and its memory are then made anew, which is
+        collective, and the memory of chunks of the old plan is released.
+        """
         self.profile, self.link = profile, link
-        self.schedule = schedule or self.schedule
-        self._plan()
+        before, self.schedule = self.schedule, schedule or self.schedule
+        if self.schedule is before or not (before.decouples or self.schedule.decouples):
+            self._plan()
+            return
+        self._exchange = phased(self._whole, self.schedule)
+        self._join()
 
     def measure_link(self) -> Link:
         """Time chunks of several sizes through this channel. Return the link that rank 0 measured. Collective."""

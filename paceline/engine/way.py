@@ -4,6 +4,8 @@ way          engine           duty of rule grad   who decides what leaves next
 in the step  Engine           GradDuty            Dispatcher: the plan
 crossing     CrossingEngine   CrossingDuty        Leader on rank 0, Follower on the others
 decoupled    CrossingEngine   CrossingDuty        Decoupled: the plan, then the order of need
+
+An engine may change between the last two, because schedule auto tries both.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from dataclasses import dataclass
 
 from paceline.engine.dispatch import Decoupled, Dispatcher, Follower, Leader
 from paceline.engine.step_plan import StepPlan
-from paceline.protocols import Schedule
+from paceline.protocols import Exchange, Schedule
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,12 @@ class Way:
         if not leads:
             return Follower(plan.needs)
         return Leader(plan.needs, urgency=urgency, nbytes=plan.nbytes, credit=self.credit)
+
+
+def phased(exchange: Exchange, schedule: Schedule) -> Exchange:
+    """Return the exchange in as many phases as a schedule needs."""
+    halves = exchange.decoupled() if schedule.decouples else None
+    return exchange if halves is None else halves
 
 
 def way_of(schedule: Schedule) -> Way:

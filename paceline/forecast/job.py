@@ -15,7 +15,7 @@ from functools import cached_property
 from math import lcm
 
 from paceline.engine.step_plan import StepPlan, plan_step, plan_whole, tail_of
-from paceline.engine.way import Way, way_of
+from paceline.engine.way import Way, phased, way_of
 from paceline.forecast.fabric import Fabric, RankClass
 from paceline.forecast.rounds import Rounds, RoundStage
 from paceline.forecast.timeline import Compute, Played, Script, Timeline
@@ -101,10 +101,7 @@ class Job:
         self.members, self.profile, self.fabric, self.coding = members, profile, fabric, coding
         self.batch = batch or profile.batch_size or 1
         self.way = way_of(members.schedule)
-        exchange = members.exchange
-        if self.way.phases == 2:
-            halves = exchange.decoupled()
-            exchange = exchange if halves is None else halves  # type: ignore[assignment]
+        exchange: Costed = phased(members.exchange, members.schedule)  # type: ignore[assignment]
         self._rounds = Rounds(exchange, fabric)
         self._stages: dict[tuple[int, int, int], list[RoundStage]] = {}
         self._turns = steps_of(exchange.period(fabric.cluster), max(1, ROWS // fabric.size))

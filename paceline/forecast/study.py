@@ -13,6 +13,7 @@ from paceline.forecast.fabric import Fabric
 from paceline.forecast.job import CodingSeconds, Job, Members, Outlook, best_of
 from paceline.forecast.machines import Machines
 from paceline.run.axes import Axes
+from paceline.run.compose.candidates import tried
 from paceline.run.compose.compose import compose
 from paceline.run.reference import REFERENCES, is_bound
 from paceline.run.run import Run
@@ -160,7 +161,7 @@ def point_of(run: Run, strategy: str, fabric: Fabric, calibration: Calibration, 
     members = Members(axes.rule, axes.exchange, axes.schedule, axes.compressor)
     if is_bound(strategy):
         fabric = replace(fabric, nodes=1, ranks=1)
-    candidates = axes.schedule.candidates()
+    candidates = tried(axes)
     if candidates:
         members = replace(members, schedule=best_of(candidates, members, calibration.profile, fabric))
     job = Job(members, calibration.profile, fabric, coding(str(axes.compressor)), run.per_worker)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -174,7 +175,10 @@ def spoken(explanation: Explanation, chosen: Collection[str] = ()) -> list[str]:
     when = CROSSES if axes.schedule.crosses_step else LEAVES[axes.rule.leaves]
     lanes = f"{' and '.join(lane.name for lane in axes.rule.lanes)}, {when}"
     lines.append(f"{'sends':11} {lanes}")
-    lines += [f"{'note':11} {note}" for note in explanation.notes]
+    for note in explanation.notes:
+        lines += textwrap.wrap(
+            note, 80, initial_indent=f"{'note':11} ", subsequent_indent=" " * 12, break_long_words=False
+        )
     sizes = explanation.chunks
     lines.append(f"{'chunks':11} {len(sizes)}: {min(sizes):,} to {max(sizes):,} bytes, median {median(sizes):,.0f}")
     lines.append(f"{'model':11} {explanation.model_bytes:,} bytes")

@@ -16,6 +16,7 @@ from paceline.engine.gates import Gates, for_one
 from paceline.engine.way import way_of
 from paceline.protocols import Duty, Exchange
 from paceline.run.axes import Axes
+from paceline.run.compose.candidates import tried
 from paceline.strategy.exchanges.hierarchical import NodesChannel
 from paceline.strategy.exchanges.neighbor import NeighborChannel
 from paceline.train.checks import check_added, check_known, check_not_compiled, check_thawed, trainable
@@ -76,7 +77,7 @@ class Bound:
             [name for name, _ in named],
             [parameter for _, parameter in named],
             lane=lane,
-            exchange=self._phased() or exchange,
+            exchange=exchange,
             schedule=self.axes.schedule,
             compressor=self.axes.compressor,
             device=self._device,
@@ -127,10 +128,6 @@ class Bound:
             if isinstance(channel, NeighborChannel | NodesChannel):
                 channel.weights = rows
 
-    def _phased(self) -> Exchange | None:
-        """Return the two-phase form of the exchange if the schedule needs two phases, else None."""
-        return self.axes.exchange.decoupled() if self._way.phases > 1 else None
-
     def _open_gates(self, arrive: Callable[[Sequence[int]], None]) -> Gates:
         """Make forward wait for its parameters from now on. Saving and loading first finish the last step."""
         check_not_compiled(self.model)
@@ -161,6 +158,7 @@ class Bound:
             parameters,
             clock=self._clock,
             settle=self.duty.finish,
+            candidates=tried(self.axes),
             profile=profile,
         )
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from statistics import median
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from paceline.comm.transport import Comm
 from paceline.engine.engine import Engine
+from paceline.protocols import Schedule
 from paceline.strategy.schedules.auto import choose
 from paceline.train.watch import Watch
 from paceline.workload.profile import StepProfile
@@ -27,7 +27,7 @@ TRIAL = 4  # steps per candidate; the first is warm-up and does not count
 class Planning:
     """Makes measurements until the plan is final. Call `stepped` after every step, on all ranks.
 
-    `settle` finishes open exchanges.
+    `settle` finishes open exchanges. `candidates` are the schedules to try, if the schedule is auto.
     """
 
     def __init__(
@@ -38,12 +38,13 @@ class Planning:
         *,
         clock: Callable[[], float],
         settle: Callable[[], None],
+        candidates: Sequence[Schedule] = (),
         profile: StepProfile | None = None,
         tell: Callable[[str], None] = print,
     ) -> None:
         self._model, self._engine, self._parameters = model, engine, parameters
         self._clock, self._settle, self._known, self._tell = clock, settle, profile, tell
-        self._count = 0
+        self._candidates, self._count = candidates, 0
         self._trials: Trials | None = None
 
     @property
@@ -70,9 +71,9 @@ class Planning:
         """Make a plan with these times. Return False if the schedule has candidates to try first."""
         link = None if self._known is None else self._known.measured_link()
         self._engine.adopt_plan(agreed(profile, self._engine.comm), link or self._engine.measure_link())
-        if not self._engine.schedule.candidates():
+        if not self._candidates:
             return True
-        self._trials = Trials(self._engine.schedule, self._clock)
+        self._trials = Trials(self._engine.schedule, self._candidates, self._clock)
         self._take(self._trials.current)
         return False
 
@@ -96,7 +97,7 @@ class Planning:
                 self._tell(f"  {value * 1e3:9.1f} ms per step  {name}")
         return True
 
-    def _take(self, schedule: Any) -> None:
+    def _take(self, schedule: Schedule) -> None:
         assert self._engine.profile is not None
         self._settle()
         self._engine.adopt_plan(self._engine.profile, self._engine.link, schedule)
@@ -105,13 +106,13 @@ class Planning:
 class Trials:
     """Times a few steps with each candidate of a schedule."""
 
-    def __init__(self, schedule: Any, clock: Callable[[], float]) -> None:
-        self.schedule, self.schedules = schedule, schedule.candidates()
+    def __init__(self, schedule: Schedule, candidates: Sequence[Schedule], clock: Callable[[], float]) -> None:
+        self.schedule, self.schedules = schedule, candidates
         self._clock, self._last = clock, clock()
         self._steps: list[list[float]] = [[]]
 
     @property
-    def current(self) -> Any:
+    def current(self) -> Schedule:
         return self.schedules[min(len(self._steps), len(self.schedules)) - 1]
 
     @property

@@ -47,6 +47,17 @@ def test_the_same_profile_gives_the_same_plan(text):
 
 
 @pytest.mark.parametrize("text", TEXTS)
+def test_candidates_cross_the_step_if_and_only_if_their_schedule_does(text):
+    """Otherwise p.grad would be the mean in some steps of a training only."""
+    schedule = schedules.MENU.make(text)
+    for candidate in schedule.candidates():
+        assert candidate.crosses_step == schedule.crosses_step
+        assert not candidate.cuts_tensors or schedule.cuts_tensors
+        assert not candidate.candidates()
+        assert schedules.MENU.make(str(candidate)) == candidate
+
+
+@pytest.mark.parametrize("text", TEXTS)
 def test_a_schedule_prints_as_it_is_read(text):
     schedule = schedules.MENU.make(text)
     assert schedules.MENU.make(str(schedule)) == schedule

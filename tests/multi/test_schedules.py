@@ -78,3 +78,16 @@ def test_auto_says_and_keeps_what_it_chose_and_a_record_gives_its_times_to_anoth
     again, _, _ = run(tmp_path, "--schedule", "mgwfbp", "--profile", str(kept), workers=2)
     assert again["profile"]["ready"] == record["profile"]["ready"]
     assert again["network"] == record["network"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("comm", ["shm", "gloo"])
+def test_auto_that_crosses_also_tries_dear(tmp_path, comm):
+    record, _, out = run(tmp_path, "--schedule", "auto(crossing=true)", "--comm", comm, workers=2)
+    seconds = record["plan"]["tuning"]["seconds"]
+    assert {"priority", "dear", "dear(mb=2.5)"} <= seconds.keys()
+    assert min(seconds.values()) > 0
+    assert record["plan"]["schedule"] == record["plan"]["tuning"]["chosen"]
+    assert "ms per step  dear" in out
+    assert any("tries priority" in note and "dear(mb=2.5)" in note for note in record["notes"])
+    assert record["replicas"]["identical"]

@@ -90,6 +90,7 @@ def trained(run, stop=None):
         {"accumulate": 2},
         {"schedule": "mgwfbp"},
         {"schedule": "auto"},
+        {"schedule": "auto(crossing=true)"},
     ],
     ids=lambda choices: next(iter(choices.values()), "allreduce"),
 )

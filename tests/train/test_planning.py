@@ -150,7 +150,13 @@ def fake_clock(schedule_of, seconds):
 
 
 @pytest.mark.parametrize(
-    ("text", "best"), [("auto", "fusion(mb=4)"), ("auto(crossing=true)", "priority(partition=1, credit=4)")]
+    ("text", "best"),
+    [
+        ("auto", "fusion(mb=4)"),
+        ("auto(crossing=true)", "priority(partition=1, credit=4)"),
+        ("auto(crossing=true)", "dear"),
+        ("auto(crossing=true)", "dear(mb=2.5)"),
+    ],
 )
 def test_auto_keeps_the_candidate_that_was_fastest_on_rank_zero(text, best, capsys):
     def work(comm):

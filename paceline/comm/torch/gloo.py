@@ -155,9 +155,8 @@ class TorchDist:
         dst.copy_(src)
         bounds = parts_of(src, self.size)
         mine = bounds[self.rank + 1] - bounds[self.rank]
-        for peer, member in enumerate(self.members):
-            if peer != self.rank:
-                self._received[member] += (mine + bounds[peer + 1] - bounds[peer]) * src.itemsize
+        for peer in {*range(self.size)} - {self.rank}:
+            self._received[self.members[peer]] += (mine + bounds[peer + 1] - bounds[peer]) * src.itemsize
         return self._collective("all_sum", src, key, lambda: dist.all_reduce(dst, group=self._group, async_op=True))
 
     def _wide_sum(self, src: Tensor, dst: Tensor, key: object) -> TorchWork:
@@ -167,25 +166,22 @@ class TorchDist:
         return self.all_sum(wide, total, key).then(lambda: dst.copy_(total))
 
     def reduce_scatter(self, src: Tensor, dst: Tensor, key: object = "") -> TorchWork:
-        """Start dst = this rank's range of the sum. It is added in rank order, so bits do not depend on timing.
-
-        Ranges travel in one collective, because messages of gloo do not report that they are complete.
-        """
+        """Start dst = this rank's range of the sum. It is added in rank order, so bits do not depend on timing."""
         if not src.numel():
             return TorchWork(self, None, "")
-        bounds, flat = spread(src.numel(), self.size), src.reshape(-1).contiguous()
-        ranges = [stop - start for start, stop in pairwise(bounds)]
-        heard = flat.new_empty(self.size, ranges[self.rank])
+        flat, bounds = src.reshape(-1).contiguous(), spread(src.numel(), self.size)
+        sizes = [(stop - start) * src.itemsize for start, stop in pairwise(bounds)]
+        heard = flat.new_empty(self.size, bounds[self.rank + 1] - bounds[self.rank])
+        taken, raw = heard.view(-1).view(torch.uint8), flat.view(torch.uint8)
 
-        def begin() -> Any:
-            given, taken = [numel * flat.itemsize for numel in ranges], [heard[0].nbytes] * self.size
-            into, out = heard.view(-1).view(torch.uint8), flat.view(torch.uint8)
-            return dist.all_to_all_single(into, out, taken, given, group=self._group, async_op=True)
+        def begin() -> Any:  # one collective, because messages of gloo do not report that they are complete
+            equal = [sizes[self.rank]] * self.size
+            return dist.all_to_all_single(taken, raw, equal, sizes, group=self._group, async_op=True)
 
         def add() -> None:
             sum_into(dst.view(-1), heard.unbind())
-            for peer, member in enumerate(self.members):
-                self._received[member] += heard[peer].nbytes if peer != self.rank else 0
+            for peer in {*range(self.size)} - {self.rank}:
+                self._received[self.members[peer]] += sizes[self.rank]
 
         return self._collective("reduce_scatter", src, key, begin).then(add)
 
@@ -353,9 +349,8 @@ class TorchDist:
 
     def _meet(self, seconds: float) -> None:
         """Wait for all ranks with messages. A gloo collective cannot have a longer time limit than its group."""
-        others = [peer for peer in range(self.size) if peer != self.rank]
         tag = self._tag(self._enter("barrier", None, "at the end"))
-        hear, tell = ([(torch.zeros(1), peer) for peer in others] for _ in range(2))
+        hear, tell = ([(torch.zeros(1), peer) for peer in {*range(self.size)} - {self.rank}] for _ in range(2))
         works = self._post(hear, tell, tag)
         self._start("barrier", "", TorchWorks(works)).wait(seconds)
 

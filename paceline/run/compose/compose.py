@@ -20,7 +20,7 @@ from paceline.menu.grammar import parse
 from paceline.menu.menu import make
 from paceline.protocols import Costed
 from paceline.run.axes import Axes, Composed
-from paceline.run.compose import compression, matching
+from paceline.run.compose import candidates, compression, matching
 from paceline.run.compose.flags import CHECKS, nodes, optimizer_is_known, source_fits
 from paceline.run.fields import RANKS
 from paceline.run.run import Run
@@ -192,6 +192,7 @@ def _notes(run: Run, axes: Axes, machine: Machine, cluster: Cluster) -> Iterator
     yield from compression.rounded_sums(run, axes, machine.gpus)
     if axes.schedule.crosses_step and not axes.schedule.decouples:
         yield f"schedule {axes.schedule} follows the order of rank 0"
+    yield from candidates.notes(axes)
     if run.precision == "fp16" and not run.clip_norm:
         yield "fp16 scales the loss; a step whose gradient overflows is skipped on all ranks"
 

@@ -4,8 +4,8 @@
            order   layer times     candidate 1    candidate 2   the fastest so far, from then on
 
 Candidates are ordered from plain to special, and a later one must be clearly faster to win; rank 0's clock decides,
-so that all ranks choose alike. `auto(crossing=true)` also tries schedule priority with several values of partition and
-credit.
+so that all ranks choose alike. `auto(crossing=true)` tries schedules that cross the step instead: priority with several
+values of partition and credit, and dear with two sizes, unless the exchange has no two phases or values are compressed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from paceline.protocols import Schedule
+from paceline.strategy.schedules.dear import Dear
 from paceline.strategy.schedules.fusion import Fusion
 from paceline.strategy.schedules.mgwfbp import MgWfbp
 from paceline.strategy.schedules.priority import Priority
@@ -45,7 +46,8 @@ class Auto(ScheduleTraits):
 
     def candidates(self) -> tuple[Schedule, ...]:
         if self.crossing:
-            return (Priority(), Priority(4, 8), Priority(1, 4), Priority(16, 32), Priority(0.25, 2))
+            led = (Priority(), Priority(4, 8), Priority(1, 4), Priority(16, 32), Priority(0.25, 2))
+            return (*led, Dear(), Dear(2.5))
         return (Fusion(), MgWfbp(), Fusion(4), Fusion(64), Fusion(1))
 
 
