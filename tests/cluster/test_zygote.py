@@ -122,6 +122,7 @@ def test_a_worker_lives_on_when_its_zygote_is_killed(tmp_path):
 
         def launch_and_kill(*words):
             launch(*words)
+            time.sleep(0.1)  # the zygote lets the worker begin right after it has sent its pid
             killed.append(os.kill(job._zygote.pid, signal.SIGKILL))
 
         job.launch = launch_and_kill

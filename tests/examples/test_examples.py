@@ -33,8 +33,10 @@ class Outcome:
 
 def start(way: list[str], place: Path) -> Outcome:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PACELINE_")}
+    # Under torchrun both ranks write to one pipe. Unbuffered, a line and its end are two writes, and lines can mix.
+    environ |= {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": ""}
     argv = [*way, SCRIPT, str(place)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, env={**environ, "OMP_NUM_THREADS": "1"})
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, env=environ)
     assert done.returncode == 0, done.stdout + done.stderr
     [(steps, loss)] = re.findall(r"loss after (\d+) steps: ([\d.]+)", done.stdout)
     checksums = re.findall(r"rank (\d) of \d: parameters (\w+)", done.stdout)
