@@ -22,6 +22,8 @@ PATIENCE = 1.0  # seconds in which what is about to end may end
 LASTING = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")  # Python keeps these for the session
 BY_IMPORT = {"PYTEST_CURRENT_TEST", "KMP_INIT_AT_FORK", "KMP_DUPLICATE_LIB_OK", "TORCHINDUCTOR_CACHE_DIR"}
 
+ALL_CORES = {"cluster", "comm", "engine", "kills", "measure", "multi"}
+
 
 @dataclass(frozen=True)
 class Traces:
@@ -203,6 +205,27 @@ def one_thread_per_rank() -> None:
     import torch
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def one_core_for_threads(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Keep a test without processes of its own on one core, where ranks that are threads hand over Python's lock.
+
+    On two cores they wake each other only to wait for it, which takes twice the time. Tests of what is done without
+    that lock (comm, cluster, engine and measure), and real processes, have all cores.
+    """
+    cores = os.sched_getaffinity(0)
+    room = request.path.relative_to(Path(__file__).parent).parts[0]
+    if room not in ALL_CORES and request.node.get_closest_marker("multi") is None:
+        os.sched_setaffinity(0, {sorted(cores)[worker_number() % len(cores)]})
+    yield
+    os.sched_setaffinity(0, cores)
+
+
+def worker_number() -> int:
+    """The number of this process among those of pytest-xdist; without it any number, so that runs do not meet."""
+    name = os.environ.get("PYTEST_XDIST_WORKER", "")
+    return int(name.removeprefix("gw")) if name else os.getpid()
 
 
 @pytest.fixture(scope="session")
