@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
+export PYTHONDONTWRITEBYTECODE := # hundreds of processes import the same modules: compile them once
+MULTI = $(shell grep -rl --include='test_*.py' 'mark\.multi' tests)
 
 .PHONY: help setup race data accuracy test test-all kills chaos protocol fuzz debian check bench clean
 
@@ -23,7 +25,7 @@ race: $(READY) ## race limit, ddp, allreduce and wfbp on this machine: the main 
 
 test: $(READY) ## the tests, at most 10 minutes on 2 cores
 	$(BIN)/python -m pytest -n 2 -m "not multi and not root and not slow"
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "multi and not root and not slow"
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "multi and not root and not slow" $(MULTI)
 
 test-all: $(READY) check ## what `make test` leaves out: root, Debian packages, slow ones, format, lint, types, layers
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[peers,ray]'

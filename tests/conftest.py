@@ -22,6 +22,7 @@ PATIENCE = 1.0  # seconds in which what is about to end may end
 LASTING = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")  # Python keeps these for the session
 BY_IMPORT = {"PYTEST_CURRENT_TEST", "KMP_INIT_AT_FORK", "KMP_DUPLICATE_LIB_OK", "TORCHINDUCTOR_CACHE_DIR"}
 
+SHARED = ("tests/elastic/test_crew.py", "tests/examples/test_examples.py")  # files with one job for all their tests
 ALL_CORES = {"cluster", "comm", "engine", "kills", "measure", "multi"}
 
 
@@ -178,6 +179,22 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     if RUNS in config.stash:
         shutil.rmtree(config.stash[RUNS], ignore_errors=True)
         del os.environ["PACELINE_RUNS"]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give all tests of a file in SHARED to one process with --dist loadgroup.
+
+    Marks of pytest-xdist 3.8 would do so, but it keeps them in an attribute that pytest 9.2 has no longer.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class SharedJobs(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return file if file in SHARED else nodeid
+
+    return SharedJobs(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
 def skipped(config: pytest.Config) -> list[Any]:

@@ -6,7 +6,6 @@ import importlib
 import io
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -24,6 +23,7 @@ from paceline.run.run import Run
 from paceline.strategy import compressors
 from paceline.train.pace import Pace
 from paceline.types import Chunk, Layout, Slot
+from tests import forked
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -235,23 +235,23 @@ def test_the_record_page_reads_what_its_command_wrote(tmp_path, monkeypatch, cap
 
 
 @pytest.mark.multi
+@pytest.mark.usefixtures("forks")
 def test_the_window_page_prints_what_its_script_prints(tmp_path):
     text = (ROOT / "docs" / "concepts" / "window.md").read_text()
     (tmp_path / "star.py").write_text(blocks(text, "python")[0])
-    command = [sys.executable, "-m", "paceline", "run", "-np", "4", "--", sys.executable, "star.py"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    done = forked.paceline("run", "-np", 4, "--", sys.executable, tmp_path / "star.py")
     assert done.stdout == blocks(text, "text")[0], done.stderr
 
 
 @pytest.mark.multi
+@pytest.mark.usefixtures("forks")
 def test_the_script_of_library_calls_prints_what_the_page_says(tmp_path):
     text = (ROOT / "docs" / "howto" / "decentralized.md").read_text()
     [code] = blocks(text, "python")
     (tmp_path / "calls.py").write_text(code)
     [(line, _, output)] = [block.partition("\n") for block in blocks(text, "console") if "calls.py" in block]
-    words = [sys.executable if word == "python" else word for word in shlex.split(line)[2:]]
-    command = [sys.executable, "-m", "paceline", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    here = {"python": sys.executable, "calls.py": tmp_path / "calls.py"}
+    done = forked.paceline(*(here.get(word, word) for word in shlex.split(line)[2:]))
     assert done.stdout == output, done.stderr
 
 

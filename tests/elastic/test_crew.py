@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("crew")]  # one process plays all scenarios for all tests
+pytestmark = pytest.mark.multi  # one process plays all scenarios for all tests: SHARED in tests/conftest.py
 
 SCENARIOS = (
     "undisturbed",

@@ -1,6 +1,5 @@
 """A second process of a rank never takes part, and no file of the user is ever written, whoever joins when."""
 
-import os
 import re
 import subprocess
 import sys
@@ -8,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.multi
+from tests.forked import Done, paceline
+
+pytestmark = [pytest.mark.multi, pytest.mark.usefixtures("forks")]
 
 SCRIPT = Path(__file__).with_name("late.py")
 CONTENT = bytes(range(256)) * 4096  # 1 MiB, larger than any control segment of two ranks
@@ -20,35 +21,39 @@ with paceline.join() as worker:
 """
 
 
-@pytest.fixture
-def precious(tmp_path):
+@pytest.fixture(autouse=True)
+def precious(tmp_path, monkeypatch):
     path = tmp_path / "precious.dat"
     path.write_bytes(CONTENT)
+    monkeypatch.setenv("PRECIOUS", str(path))
     yield path
     assert path.read_bytes() == CONTENT
 
 
-def launch(*command, environ=None, launcher="paceline", comm="auto"):
+def launch(*command, launcher="paceline", comm="auto"):
+    words = ["run", "-np", "2", "--comm", comm, "--", *command]
+    if launcher == "forked":
+        return without_ranks(paceline(*words))
     argv = {
-        "paceline": [sys.executable, "-m", "paceline", "run", "-np", "2", "--comm", comm, "--", *command],
+        "paceline": [sys.executable, "-m", "paceline", *words],
         "torchrun": [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--no-python", *command],
     }
-    done = subprocess.run(
-        argv[launcher], capture_output=True, text=True, timeout=120, env={**os.environ, **(environ or {})}
-    )
-    done.stdout = re.sub(r"(?m)^\[\d\] ?", "", done.stdout)  # the rank before each line
-    return done
+    return without_ranks(subprocess.run(argv[launcher], capture_output=True, text=True, timeout=120))
 
 
-def run(mode, precious, launcher="paceline", comm="auto"):
-    environ = {"PRECIOUS": str(precious)}
-    return launch(sys.executable, str(SCRIPT), mode, environ=environ, launcher=launcher, comm=comm)
+def without_ranks(done):
+    """What was printed, without the rank before each line."""
+    return Done(done.returncode, re.sub(r"(?m)^\[\d\] ?", "", done.stdout), done.stderr)
 
 
-@pytest.mark.parametrize("launcher", ["paceline", "torchrun"])
+def run(mode, launcher="paceline", comm="auto"):
+    return launch(sys.executable, str(SCRIPT), mode, launcher=launcher, comm=comm)
+
+
+@pytest.mark.parametrize("launcher", ["forked", "torchrun"])
 @pytest.mark.parametrize("mode", ["subprocess", "everywhere"])
-def test_a_subprocess_of_a_rank_cannot_join_its_job(mode, launcher, precious):
-    done = run(mode, precious, launcher)
+def test_a_subprocess_of_a_rank_cannot_join_its_job(mode, launcher):
+    done = run(mode, launcher)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("is done") == 2
     refusals = [line for line in done.stdout.splitlines() if line.startswith("second:")]
@@ -59,22 +64,22 @@ def test_a_subprocess_of_a_rank_cannot_join_its_job(mode, launcher, precious):
 
 
 @pytest.mark.parametrize("mode", ["spawn-loader", "forkserver-loader"])
-def test_a_loader_that_imports_the_script_again_is_told_of_the_main_guard(mode, precious):
-    done = run(mode, precious)
+def test_a_loader_that_imports_the_script_again_is_told_of_the_main_guard(mode):
+    done = run(mode)
     assert (
         "which joined the same job as rank 1. try: put the training code under if __name__" in done.stdout + done.stderr
     )
 
 
-def test_a_loader_that_forks_works_without_a_main_guard(precious):
-    done = run("fork-loader", precious)
+def test_a_loader_that_forks_works_without_a_main_guard():
+    done = run("fork-loader", "forked")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "batches: 8" in done.stdout
 
 
 @pytest.mark.parametrize("comm", ["shm", "gloo"])
-def test_a_forked_child_ends_without_its_parent_and_cannot_take_its_part(comm, precious):
-    done = run("fork", precious, comm=comm)
+def test_a_forked_child_ends_without_its_parent_and_cannot_take_its_part(comm):
+    done = run("fork", comm=comm)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "codes: 0 3 4 5" in done.stdout
     assert "a collective in process" in done.stdout
@@ -123,7 +128,7 @@ def test_a_rank_may_start_a_job_of_its_own(tmp_path):
         "    print(subprocess.run(argv, capture_output=True, text=True, timeout=60).stdout)\n"
         "worker.close()\n"
     )
-    done = launch(sys.executable, str(outer))
+    done = launch(sys.executable, str(outer), launcher="forked")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "turn 0" in done.stdout
     assert "turn 1" in done.stdout
