@@ -152,16 +152,23 @@ def closing(race: Race) -> Iterator[str]:
 
 
 def _legend(race: Race) -> str:
+    turns = any(map(_takes_turns, race.plan.entries))
     starts = (
         "fresh starts; contenders of a start take turns"
-        if any(map(_takes_turns, race.plan.entries))
+        if turns
         else ("rounds (fresh processes); ratios compare the same round")
     )
     looks = " It allows for looking after every start." if race.plan.suite.until_sure else ""
     return (
-        f"+- is a 95 % interval over {starts}.{looks} scaling is the rate over workers times the one-worker rate. ? "
-        "stands for an interval wider than its figure."
+        f"+- is a 95 % interval over {starts}.{looks}{_PAIRED if turns else ''} scaling is the rate over workers times "
+        "the one-worker rate. ? stands for an interval wider than its figure."
     )
+
+
+_PAIRED = (
+    " of ddp and of limit compare turns of the same start, without the extreme ones; rates are means over all turns, so "
+    "their quotient may differ a little."
+)
 
 
 def _takes_turns(entry: Entry) -> bool:
@@ -245,7 +252,7 @@ def as_json(race: Race) -> dict[str, Any]:
                 "what": race.plan.title(heat),
                 "workers": heat.workers,
                 "published": [p.text for p in race.plan.suite.published if p.is_about(heat.model, heat.workers)],
-                "contenders": [_values(entry, race.standing(entry.heat, entry.label)) for entry in race.entries(heat)],
+                "contenders": [_values(race, entry) for entry in race.entries(heat)],
                 "verdict": verdict_values(verdict(race.field_of(heat), heat.workers)),
             }
             for heat in race.plan.heats
@@ -262,13 +269,16 @@ def verdict_values(judged: Verdict) -> dict[str, Any]:
     return {**asdict(judged), "text": judged.headline}
 
 
-def _values(entry: Entry, standing: Standing | None) -> dict[str, Any]:
+def _values(race: Race, entry: Entry) -> dict[str, Any]:
+    standing = race.standing(entry.heat, entry.label)
     records = standing.records if standing is not None else ()
+    ratios = {f"of_{which.name}": _of_reference(race, entry, which.name) for which in COMPARED}
     return {
         "name": entry.label,
         "kind": standing.kind if standing is not None else "measured",
         "same_result": entry.same_result,
         "rates": {record.race["round"]: rate_of(record) for record in records},
+        **{name: None if ratio is None else asdict(ratio) for name, ratio in ratios.items()},
         "records": [record.id for record in records],
         # not every round has a baseline
         "efficiency": next((record.efficiency for record in reversed(records) if record.efficiency), {}),

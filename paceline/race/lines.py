@@ -41,9 +41,10 @@ def line_of(race: Race, start: Start) -> str:
 def _ratio_line(race: Race, heat: Heat) -> str:
     """Return the main comparison of a heat in short form, such as: allreduce 1.17x ddp."""
     judged = race.verdict(heat)
-    if judged.best is None or judged.rival is None or judged.ratio is None:
+    if judged.best is None or judged.main is None:
         return f"{len(race.field_of(heat).at(heat.workers))} in turns"
-    return f"{short(judged.best)} {judged.ratio.centre:.2f}x {short(judged.rival)}"
+    ratio, rival = judged.main
+    return f"{short(judged.best)} {ratio.centre:.2f}x {short(rival)}"
 
 
 def outcome(record: Record) -> str:

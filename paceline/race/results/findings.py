@@ -17,7 +17,7 @@ def findings(field: Field, workers: int, order: Sequence[Standing]) -> Iterator[
     """Yield findings about the best contender, if there is one, then about those that change convergence."""
     for best in order[:1]:
         yield from _over_next(best, order[1:])
-        yield from _over_ddp(field, best, order[1:])
+        yield from _over_ddp(field, best, alone=len(order) == 1)
         yield from _under_limit(field, best)
         yield from _scaling(field, best)
         yield from _waiting(best)
@@ -26,21 +26,27 @@ def findings(field: Field, workers: int, order: Sequence[Standing]) -> Iterator[
     yield from _kinds(field)
 
 
-def _over_next(best: Standing, rivals: Sequence[Standing]) -> Iterator[str]:
-    """Compare the best with the first contender that is surely slower, if another one ties with the best."""
-    slower = [rival for rival in rivals if best.beats(rival)]
-    if slower and len(slower) < len(rivals):
-        yield f"{best.label} runs at {times(best.against(slower[0]), f'the rate of {slower[0].label}')}."
-
-
-def _over_ddp(field: Field, best: Standing, rivals: Sequence[Standing]) -> Iterator[str]:
-    """Compare the best with ddp, unless the headline or the sentence before does."""
+def ddp_beside(field: Field, best: Standing) -> Standing | None:
+    """Return ddp if it raced beside the best contender, in the same kind of run; None if it is the best itself."""
     ddp = field.reference(DDP, best)
-    if ddp is None or ddp is best:
-        return
-    level = [rival for rival in rivals if not best.beats(rival)]
-    slower = [rival for rival in rivals if rival not in level]
-    if ddp not in (*level[:1], *slower[:1]):
+    return None if ddp is None or ddp is best or ddp.kind != best.kind else ddp
+
+
+def _over_next(best: Standing, rivals: Sequence[Standing]) -> Iterator[str]:
+    """Compare the best with the first contender that is surely slower, if another one ties with the best.
+
+    The headline has the ratio to ddp.
+    """
+    slower = [rival for rival in rivals if best.beats(rival)]
+    others = [rival for rival in slower if rival.reference != DDP]
+    if others and len(slower) < len(rivals):
+        yield f"{best.label} runs at {times(best.against(others[0]), f'the rate of {others[0].label}')}."
+
+
+def _over_ddp(field: Field, best: Standing, *, alone: bool) -> Iterator[str]:
+    """Compare the best with ddp where the headline does not: no other contender, or ddp in another kind of run."""
+    ddp = field.reference(DDP, best)
+    if ddp is not None and ddp is not best and (alone or ddp.kind != best.kind):
         yield f"{best.label} runs at {times(best.against(ddp), 'the rate of ddp')}."
 
 

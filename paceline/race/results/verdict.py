@@ -18,10 +18,10 @@ from paceline.measure.stats.intervals import ENOUGH, Interval
 from paceline.measure.stats.sequential import LEAST_STARTS, starts_needed
 from paceline.race.results.caveats import caveats
 from paceline.race.results.fields import Field
-from paceline.race.results.findings import findings
+from paceline.race.results.findings import ddp_beside, findings
 from paceline.race.results.ranking import ranked
 from paceline.race.results.standing import CHANGES, KINDS, MARGIN, SAME, Standing
-from paceline.race.results.wording import Workers, bracket, listed, times
+from paceline.race.results.wording import Workers, bracket, listed, several, times
 
 LONG = 60.0  # minutes; a longer wait is not proposed
 
@@ -36,7 +36,8 @@ class Verdict:
     `ratio` is the rate of `best` over the rate of `rival`, over `starts` fresh starts of each. `end` says how it ended:
     wins (there is a `winner`), level (`ties` differ by less than `margin` percent), open (not decided yet, and about
     `more_minutes` would settle it), few (too few rounds), alone (one contender) or none (nobody ended well). `beaten`
-    are surely slower than another contender; `undecided` are those that more starts could still separate.
+    are surely slower than another contender; `undecided` are those that more starts could still separate. `of_ddp` is
+    the rate of `best` over the rate of the contender `ddp`, if ddp raced and is not the best itself.
     """
 
     workers: int
@@ -46,6 +47,8 @@ class Verdict:
     best: str | None = None
     rival: str | None = None
     ratio: Interval | None = None
+    ddp: str | None = None
+    of_ddp: Interval | None = None
     starts: int = 0
     margin: float = MARGIN
     beaten: tuple[str, ...] = ()
@@ -65,17 +68,36 @@ class Verdict:
         if self.rival is None or self.ratio is None:
             return f"{self.best}: {self.rate:,.0f} {self.unit}/s {on}."
         if self.end == "wins":
-            return f"{self.winner} wins {on}: {times(self.ratio, self.rival)}."
+            return f"{self.winner} wins {on}: {several(self._ratios)}."
         if self.end == "level":
             which = f"{self.best} to {self.rival}: " if len(self.ties) > 2 else ""
             return (
                 f"{listed(self.ties)} are level {on}: the difference is below {self.margin:g} % "
-                f"({which}{bracket(self.ratio)})."
+                f"({which}{bracket(self.ratio)}){self._beside_ddp}."
             )
         if self.end == "open":
-            return f"Not decided yet {on}: {self.best} runs at {times(self.ratio, self.rival)}{self._more}."
+            return f"Not decided yet {on}: {self.best} runs at {several(self._ratios)}{self._more}."
         few = f"{self.starts} fresh start{'s' * (self.starts != 1)} of {self.best} and {self.rival}"
-        return f"No verdict yet {on}: {few} {'is' if self.starts == 1 else 'are'} too few, {ENOUGH} are needed."
+        enough = f"{'is' if self.starts == 1 else 'are'} too few, {ENOUGH} are needed"
+        return f"No verdict yet {on}: {few} {enough}{self._beside_ddp}."
+
+    @property
+    def main(self) -> tuple[Interval, str] | None:
+        """The ratio of the best contender that a reader asks for first, and to whom: to ddp, or else to its rival."""
+        return next(iter(self._ratios), None)
+
+    @property
+    def _ratios(self) -> list[tuple[Interval, str]]:
+        """The ratios of the best contender: to ddp, then to its rival."""
+        pairs = ((self.of_ddp, self.ddp), (self.ratio, self.rival))
+        return list({name: (ratio, name) for ratio, name in pairs if ratio is not None and name is not None}.values())
+
+    @property
+    def _beside_ddp(self) -> str:
+        """The ratio to ddp in words, where neither the best contender nor its rival is ddp."""
+        if self.of_ddp is None or self.ddp is None or self.ddp == self.rival:
+            return ""
+        return f"; {self.best} runs at {times(self.of_ddp, self.ddp)}"
 
     @property
     def _more(self) -> str:
@@ -103,6 +125,7 @@ def verdict(field: Field, workers: int | None = None) -> Verdict:
     level = [rival for rival in rivals if answers[rival.label] == "level"]
     rival = next(iter(unsure or level or rivals), None)
     end = _end(best, rival, unsure, level)
+    ddp = ddp_beside(field, best)
     return Verdict(
         workers=workers,
         end=end,
@@ -111,6 +134,8 @@ def verdict(field: Field, workers: int | None = None) -> Verdict:
         best=best.label,
         rival=None if rival is None else rival.label,
         ratio=None if rival is None else best.against(rival),
+        ddp=None if ddp is None else ddp.label,
+        of_ddp=None if ddp is None else best.against(ddp),
         starts=0 if rival is None else best.starts_against(rival),
         margin=best.margin,
         beaten=tuple(one.label for one in shown if _is_beaten(one, shown)),

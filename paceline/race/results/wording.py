@@ -40,6 +40,17 @@ def times(ratio: Interval, what: str) -> str:
     return f"{centre} {what} ({rest})"
 
 
+def several(ratios: Sequence[tuple[Interval, str]]) -> str:
+    """Format ratios of one rate to others: 1.26x ddp (95 % interval 1.20 to 1.33), 1.07x wfbp (1.01 to 1.13)."""
+    texts, explained = [], False
+    for ratio, name in ratios:
+        texts.append(
+            f"{interval(ratio).partition(', ')[0]} {name} ({bracket(ratio)})" if explained else times(ratio, name)
+        )
+        explained = explained or ratio.low is not None
+    return ", ".join(texts)
+
+
 def share(ratio: Interval) -> str:
     """Format a ratio in percent, with its interval in brackets."""
     if ratio.low is None or ratio.high is None:

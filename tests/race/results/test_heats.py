@@ -43,8 +43,9 @@ def both(tmp_path, contenders, speed, **settings):
 def test_a_contender_that_compiles_wins_on_the_page_as_on_the_terminal(tmp_path):
     contenders = ["allreduce", "compiled: allreduce,compile=true"]
     [terminal], field = both(tmp_path, contenders, {"compiled": 130.0})
-    assert terminal[0].startswith("compiled wins on 2 workers: 1.3")
-    assert "x allreduce (95 % interval 1." in terminal[0]
+    assert terminal[0].startswith("compiled wins on 2 workers: 1.4")
+    assert "x ddp (95 % interval 1." in terminal[0]
+    assert ", 1.31x allreduce (1." in terminal[0]
     assert verdict(field).headline == terminal[0]
     assert {s.name for s in field.at(2)} == {"limit", "ddp", "allreduce", "compiled"}
     assert "compile" not in field.title
@@ -177,7 +178,8 @@ def test_a_plain_run_beside_a_race_neither_wins_it_nor_spoils_its_verdict():
     assert verdict(field).headline.startswith("allreduce wins on 2 workers: 1.11x ddp (")
     assert any(line.startswith("horovod is not part of this verdict") for line in spoken(field))
     [field] = fields_of([*done, *plain(500, "horovod", 6)])
-    assert verdict(field).headline.startswith("horovod wins on 2 workers: 5.00x allreduce (")
+    assert verdict(field).headline.startswith("horovod wins on 2 workers: 5.56x ddp (95 % interval ")
+    assert ", 5.00x allreduce (" in verdict(field).headline
 
 
 def test_a_plain_run_of_another_setting_is_a_field_of_its_own():

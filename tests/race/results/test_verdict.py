@@ -37,8 +37,42 @@ def test_the_interval_in_the_headline_is_of_the_rival_that_it_names():
     for k, entry in enumerate(wide):
         entry.rate["total"]["mean"] = 90.0 + 20 * (-1) ** k
     told = lines(starts("allreduce", 100), starts("ddp", 95), wide)
-    assert told[0] == "Not decided yet on 2 workers: allreduce runs at 1.14x horovod (95 % interval 0.88 to 1.48)."
-    assert told[1] == "allreduce runs at 1.05x the rate of ddp (95 % interval 1.05 to 1.05)."
+    assert told[0] == (
+        "Not decided yet on 2 workers: allreduce runs at 1.05x ddp (95 % interval 1.05 to 1.05), 1.14x horovod "
+        "(0.88 to 1.48)."
+    )
+    assert not any("the rate of ddp" in line for line in told), "it is said once"
+
+
+def test_a_winner_is_compared_with_ddp_and_then_with_the_next():
+    told = lines(starts("ddp", 80), starts("allreduce", 100), starts("wfbp", 95))
+    assert told[0] == (
+        "allreduce wins on 2 workers: 1.25x ddp (95 % interval 1.25 to 1.25), 1.05x wfbp (1.05 to 1.05)."
+    )
+    assert not any("the rate of ddp" in line for line in told)
+
+
+def test_contenders_that_are_level_are_compared_with_ddp():
+    told = lines(starts("ddp", 80), starts("allreduce", 100), starts("wfbp", 100), starts("horovod", 90))
+    assert told[0] == (
+        "allreduce and wfbp are level on 2 workers: the difference is below 3 % (1.000 to 1.000); "
+        "allreduce runs at 1.25x ddp (95 % interval 1.25 to 1.25)."
+    )
+    assert told[1] == "allreduce runs at 1.11x the rate of horovod (95 % interval 1.11 to 1.11)."
+
+
+def test_ddp_that_is_level_but_not_the_nearest_has_its_ratio():
+    told = lines(starts("allreduce", 101), starts("wfbp", 100.5), starts("ddp", 100))
+    assert told[0].startswith("allreduce wins on 2 workers: 1.010x ddp (95 % interval 1.010 to 1.010), 1.005x wfbp (")
+
+
+def test_the_ratio_to_ddp_is_a_part_of_the_value():
+    [field] = fields_of([*starts("ddp", 80), *starts("allreduce", 100), *starts("wfbp", 95)])
+    judged = verdict(field)
+    assert (judged.rival, judged.ddp) == ("wfbp", "ddp")
+    assert judged.of_ddp == field.find("allreduce", 2).against(field.find("ddp", 2))
+    [field] = fields_of([*starts("ddp", 100), *starts("allreduce", 80)])
+    assert (verdict(field).ddp, verdict(field).of_ddp) == (None, None), "ddp is the best itself"
 
 
 def test_all_who_cannot_be_told_from_the_best_are_named():
