@@ -17,6 +17,7 @@ from paceline.cli import app
 from paceline.cli.options import JsonFile
 from paceline.cli.show import plus_minus, size
 from paceline.errors import WrongCommand
+from paceline.measure.record.record import check_writable, write
 from paceline.run.run import Run
 
 # The forms of the verb, and the words that follow each.
@@ -76,6 +77,8 @@ def data(
     if words[0] not in FORMS or len(words) != 1 + len(FORMS[words[0]].split()):
         forms = ", ".join(f"{form} {rest}" for form, rest in FORMS.items())
         raise WrongCommand(f"paceline data {' '.join(words)}", why=f"it is one of {forms}", remedy="data verify DIR")
+    if json_file is not None:
+        check_writable(json_file)
     if words[0] == "pack":
         _pack(words[1], Path(words[2]), model, shards, seed, json_file)
     elif words[0] == "verify":
@@ -175,4 +178,4 @@ def _produce(text: str, address: str, model: str, batch_size: int, seed: int) ->
 
 def _keep(path: Path | None, content: object) -> None:
     if path is not None:
-        path.write_text(json.dumps(content, indent=1))
+        write(path, json.dumps(content, indent=1))

@@ -22,12 +22,17 @@ from paceline.files.read import read_text
 from paceline.files.snapshot import Snapshot, atomic
 from paceline.run.run import Run, flag_of
 from paceline.train.loop import Training
-from paceline.train.saving import LATEST, remove_older
+from paceline.train.saving import LATEST, read_state, remove_older
 
 # Settings that must be the same in the run that resumes. The number of workers may differ.
 SAME = (
     *("model", "classes", "image_size", "sequence_length", "strategy", "rule", "exchange", "topology", "schedule"),
     *("compressor", "source", "optimizer", "lr_schedule", "label_smoothing", "precision", "accumulate", "seed"),
+)
+# Parts of the state of a rank.
+PARTS = (
+    *("run", "rank", "workers", "threads", "pace", "model", "optimizer", "feed", "random"),
+    *("losses", "samples", "progress"),
 )
 
 
@@ -122,9 +127,7 @@ class Checkpoints:
 
     def _read(self, step: int, rank: int) -> dict[str, Any]:
         path = self._place(step) / f"rank-{rank}.snapshot"
-        state: dict[str, Any] = Snapshot.load(path).state
-        if not isinstance(state, dict) or "run" not in state:
-            raise DamagedFile(path, 0, why="it is the snapshot of something else")
+        state = read_state(path, PARTS)
         now = {name: getattr(self._run, name) for name in SAME} | {"global_batch": self._run.samples_per_step}
         for name, value in now.items():
             if state["run"].get(name) != value:

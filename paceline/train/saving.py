@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 LATEST = "latest"
 OF_RUNS = "latest.json"  # the same file of `paceline run --checkpoint`
 KEPT = 2
+ALONE = ("pace", "model", "optimizer", "extra")  # parts of a state that `save_alone` has written
+WHOLE = ("size", "buffers", *ALONE)  # and of one that `save` has written
 _STEP = re.compile(r"step-(\d{8,})")
 
 
@@ -90,16 +92,15 @@ def latest_of(folder: Path) -> Path:
 
 def load_alone(folder: Path) -> dict[str, Any]:
     """Return the last complete checkpoint that `save_alone` has written."""
-    state: dict[str, Any] = Snapshot.load(_file(latest_of(folder), 0)).state
-    return state
+    return read_state(_file(latest_of(folder), 0), ALONE)
 
 
 def load(pace: Pace, folder: Path) -> dict[str, Any]:
     """Load the last complete checkpoint of a folder and return the `extra` values of the script. Collective."""
     name = latest_of(folder).name
     first, own = _file(folder / name, 0), _file(folder / name, pace.comm.rank)
-    mine = Snapshot.load(own).state if own.is_file() else None
-    whole = mine if mine is not None and mine["model"] is not None else Snapshot.load(first).state
+    mine = read_state(own, WHOLE) if own.is_file() else None
+    whole = mine if mine is not None and mine["model"] is not None else read_state(first, WHOLE)
     if whole["size"] != pace.comm.size and (pace.rank_dependent or whole["pace"]["rank_dependent"]):
         raise WrongCommand(
             f"{folder / name} was saved by {whole['size']} ranks, and this job has {pace.comm.size}",
@@ -115,6 +116,19 @@ def load(pace: Pace, folder: Path) -> dict[str, Any]:
     pace.load_state_dict(mine["pace"])
     extra: dict[str, Any] = mine["extra"]
     return extra
+
+
+def read_state(path: Path, parts: Collection[str]) -> dict[str, Any]:
+    """Return the state in a snapshot. Raises if it lacks one of these parts."""
+    state = Snapshot.load(path).state
+    missing = [part for part in parts if not isinstance(state, dict) or part not in state]
+    if missing:
+        raise WrongCommand(
+            f"{path} is no checkpoint of this kind",
+            why=f"it is a snapshot without {', '.join(missing)}",
+            remedy="the folder that this program wrote its checkpoints to",
+        )
+    return dict(state)
 
 
 def _file(step: Path, rank: int) -> Path:

@@ -169,6 +169,19 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path, changes, why):
         trained(run.with_(resume=True, **changes))
 
 
+def test_a_snapshot_of_something_else_is_refused(tmp_path):
+    run = BASE.with_(workers=1, checkpoint=str(tmp_path / "kept"))
+    trained(run, stop=3)
+    path = tmp_path / "kept" / "step-00000002" / "rank-0.snapshot"
+    state = Snapshot.load(path).state
+    for changed in ({"weights": 1}, [1], {name: part for name, part in state.items() if name != "feed"}):
+        Snapshot(changed).save(path)
+        with pytest.raises(WrongCommand, match=r"rank-0.snapshot is no checkpoint of this kind.*(run|feed).*try: "):
+            trained(run.with_(resume=True))
+    Snapshot(state).save(path)
+    trained(run.with_(resume=True))
+
+
 def test_a_folder_with_a_checkpoint_is_not_overwritten(tmp_path):
     run = BASE.with_(workers=1, checkpoint=str(tmp_path / "kept"))
     trained(run, stop=3)

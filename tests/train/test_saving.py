@@ -9,8 +9,9 @@ from torch import nn
 
 from paceline.api.wrap import wrap
 from paceline.errors import WrongCommand
+from paceline.files.snapshot import Snapshot
 from paceline.train.elastic_pace import ElasticPace
-from paceline.train.saving import pointed_at, remove_older
+from paceline.train.saving import load_alone, pointed_at, remove_older
 from tests.train.problems import batches, build, flat, loss_of
 from tests.train.test_contract import on_ranks, share_of
 
@@ -214,3 +215,17 @@ def test_a_folder_of_another_kind_of_checkpoint_is_refused(tmp_path):
     with pytest.raises(WrongCommand, match="checkpoints of paceline run --checkpoint"):
         ElasticPace.save(elastic(1), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["latest.json"]
+
+
+@pytest.mark.parametrize("state", [{"weights": torch.ones(2)}, {"model": None}, [1, 2], None], ids=str)
+def test_a_snapshot_of_something_else_is_refused(state, tmp_path):
+    def work(worker):
+        _, pace = wrapped({})
+        with pytest.raises(WrongCommand, match=r"rank-0.snapshot is no checkpoint of this kind.*without.*try: "):
+            pace.load(tmp_path)
+
+    (tmp_path / "latest").write_text("step-00000003\n")
+    Snapshot(state).save(tmp_path / "step-00000003" / "rank-0.snapshot")
+    on_ranks(work)
+    with pytest.raises(WrongCommand, match=r"rank-0.snapshot is no checkpoint of this kind.*without.*try: "):
+        load_alone(tmp_path)
