@@ -30,7 +30,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One tensor of an arena. A shape of () says that it is not known."""
+    """One tensor of an arena. The shape is () if it is not known."""
 
     name: str
     numel: int

@@ -47,8 +47,8 @@ def chaos(
 ) -> None:
     """Kill, stop, add and remove workers of a script at random, and judge the result. Give the script after --.
 
-    When the script has ended, oracles check that every step was committed exactly once, that each shard counts
-    exactly once, and that all members had the same bits after every step.
+    When the script has ended, oracles check three things: every step was committed exactly once, every shard of a
+    step was counted exactly once, and all members had bit-identical weights after every step.
     """
     argv, chosen = context.obj, [word.strip() for word in kinds.split(",") if word.strip()]
     if not argv:

@@ -30,14 +30,15 @@ if TYPE_CHECKING:
 Id = Annotated[
     str, typer.Argument(metavar="ID", help="Id of a record (see paceline list), a unique part of it, or a file.")
 ]
-Side = Annotated[
-    str, typer.Argument(metavar="IDS", help="Records of one run: ids or files separated by commas, or a folder.")
+First = Annotated[
+    str, typer.Argument(metavar="A", help="Records of run A: ids or files separated by commas, or a folder.")
 ]
+Second = Annotated[str, typer.Argument(metavar="B", help="Records of run B, written in the same way.")]
 
 
 @app.command()
-def compare(a: Side, b: Side, runs: o.Runs = Path("runs"), json: o.JsonFile = None) -> None:
-    """Compare two runs: the ratio of their rates, and everything else that differs.
+def compare(a: First, b: Second, runs: o.Runs = Path("runs"), json: o.JsonFile = None) -> None:
+    """Compare two runs: the ratio of their rates (A / B), and everything else that differs.
 
     One record of each gives a ratio only. Several records of each give a 95 % interval, and five of each a verdict:
     paceline compare A1,A2,A3,A4,A5 B1,B2,B3,B4,B5, or two folders.

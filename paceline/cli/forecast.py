@@ -86,8 +86,8 @@ def forecast(
         bool,
         typer.Option(
             "--check",
-            help="On this machine, measure configurations that forecasts were not fitted to, and write a certificate "
-            "of the errors. Measurements on virtual hosts need root.",
+            help="On this machine, measure configurations that were not used to fit the forecast, and write a "
+            "certificate of the errors. Measurements on virtual hosts need root.",
         ),
     ] = False,
     quick: Annotated[bool, typer.Option("--quick", help="With --check: only a few short configurations.")] = False,

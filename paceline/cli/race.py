@@ -50,7 +50,7 @@ def _in_panel(panel: Panel, flag: str, help: str, default: str = "") -> Any:
     repeats=o.Changed(
         int | None,
         "How many turns each contender takes per start of the processes.",
-        "chosen from the spread between starts",
+        "chosen from how much starts differ",
     ),
 )
 def race(
@@ -70,7 +70,7 @@ def race(
         ),
     ] = None,
     suite: Annotated[
-        str | None, _in_panel(Panel.TRAVEL, "--suite", "Read the race from a TOML file, or name an included suite.")
+        str | None, _in_panel(Panel.TRAVEL, "--suite", "Race a suite: a TOML file, or the name of an included suite.")
     ] = None,
     quick: Annotated[
         bool, _in_panel(Panel.LENGTH, "--quick", "Answer within about two minutes, or say why not.")
@@ -90,7 +90,7 @@ def race(
             Panel.LENGTH,
             "--minutes",
             "Time limit for each combination of model, batch size and number of workers. The first round always "
-            "runs, a later one if it is expected to fit.",
+            "runs. A later round starts only if it is expected to end in time.",
             "3",
         ),
     ] = None,
@@ -99,7 +99,7 @@ def race(
         _in_panel(
             Panel.LENGTH,
             "--margin",
-            "Contenders are level (a tie) if they certainly differ by less than this many percent.",
+            "Two contenders tie if it is certain that they differ by less than this many percent.",
             "3",
         ),
     ] = None,

@@ -32,7 +32,7 @@ class StepPlan:
         return [chunk.numel * self.layouts[chunk.arena].itemsize for chunk in self.chunks]
 
     def covers(self) -> list[list[int]]:
-        """Return for each slot the chunks that contain a part of it, or its flag."""
+        """Return, for each slot, the chunks that contain a part of the slot or the flag of the slot."""
         chunks_of: list[list[int]] = [[] for layout in self.layouts for _ in layout.slots]
         for chunk, slots in enumerate(self.needs):
             for slot in slots:

@@ -1,11 +1,11 @@
-"""Run a race: starts are added until every contender is decided, or the time is used up.
+"""Run a race: add starts until every contender has won, lost or tied, or until the time is used up.
 
     round 1   [ one worker ]   [ ddp | allreduce | limit, in turns ]   [ a contender with servers of its own ]
     round 2                    [ ... ]                                 [ ... ]
     ...       after every start: decide who is beaten, who is level, and who needs more starts
 
-Contenders that are surely beaten leave the race. Decisions after every start do not inflate errors, because their
-intervals hold after all starts at once (paceline/measure/stats/sequential.py).
+Contenders that are surely beaten leave the race. Deciding after every start does not make wrong decisions more
+frequent, because the intervals are valid for all starts together (paceline/measure/stats/sequential.py).
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ from paceline.workload import sources
 def check_own_models(runs: Iterable[Run], fit: Mapping[str, int] | None = None) -> None:
     """Refuse a function of the user that raises, or returns something that cannot be trained.
 
-    Listed models are not built, and load no torch. Without `fit`, the source is read to learn its samples.
+    Only models of the user are built; for all others torch is not loaded. `fit` holds the arguments that make a model
+    fit the samples; if it is None, they are read from the source.
     """
     different = {(run.model, run.source, *(getattr(run, name) for name in SHAPES)): run for run in runs}
     for run in different.values():

@@ -214,7 +214,7 @@ class Run(BaseModel):
     compute: str = field(
         "real",
         WORK,
-        "real: run forward and backward. replay(FILE, scale=1): sleep instead, for the layer times in a profile or "
+        "real: run forward and backward. replay(FILE, scale=1): sleep for the layer times in a profile or "
         "record. replay(MODEL, step=SECONDS): sleep for this step time, divided among the layers of a listed model.",
     )
 

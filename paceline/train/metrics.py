@@ -24,7 +24,10 @@ class MetricLog:
         self.left_out = 0  # values that were not finite, or too many
 
     def log(self, step: int, values: dict[str, Any]) -> None:
-        """Keep numbers, or tensors with one element, under their names. A value that is not finite is counted only."""
+        """Keep numbers, or tensors with one element, under their names.
+
+        A value that is not finite, or beyond MOST or MOST_NAMES, is not kept but counted in `left_out`.
+        """
         for name, value in values.items():
             number = _number(name, value)
             rows = self.rows.get(name, [])

@@ -4,6 +4,8 @@ Over repeats (fresh processes) an interval is Student's t; a percentile bootstra
 and 90 of 100 cases at 3, 5 and 10 repeats. Over the steps of one process, which are autocorrelated, it is the block
 bootstrap, whose variance has a closed form: no random numbers are drawn, and the answer is always the same. The rate in
 a record has the interval over steps.
+
+The interval of the ratio that a race prints is in sequential.py, and that of `paceline compare` in unpaired.py.
 """
 
 from __future__ import annotations

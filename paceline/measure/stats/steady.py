@@ -8,9 +8,10 @@
   |---------+------------------------------> step
    warm-up  start
 
-Warm-up ends with the first of three steps in a row that look like the later half of the series. The rest must neither
-drift (a line through it changes by more than DRIFT, and by more than chance) nor have two modes (two levels, each with
-at least SHARE of the steps, further apart than noise would put the halves of one level).
+Warm-up ends with the first of three steps in a row that look like the later half of the series. The rest is steady
+unless it drifts or has two modes. It drifts if a line through it changes by more than DRIFT, and by more than chance.
+It has two modes if it splits into two levels, each with at least SHARE of the steps, that are further apart than the
+upper and lower half of one noisy level.
 """
 
 from __future__ import annotations

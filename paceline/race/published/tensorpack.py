@@ -109,7 +109,7 @@ def _verdicts(filled: Sequence[Filled]) -> list[str]:
 
 
 def _verdict(queue: SheetCell, dataset: SheetCell, zmq: SheetCell) -> str:
-    """Judge whether zmq is faster than both others. A gain that cannot reach LEVEL fails the claim."""
+    """Judge the claim that zmq is faster than queue and dataset. It is false if a gain is certainly below LEVEL."""
     assert zmq.standing is not None
     ratios = {
         name: zmq.standing.against(cell.standing)

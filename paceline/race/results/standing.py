@@ -70,7 +70,7 @@ def _threads(environment: Mapping[str, Any], workers: int) -> int:
 
 
 def spoken_setting(run: Run, unit: str = "") -> str:
-    """Return the setting in a few words; a script that makes its own batches is counted in steps."""
+    """Return the setting in a few words. The batch size is left out if the rate counts updates instead of samples."""
     parts = [run.model]
     if run.image_size:
         parts.append(f"{run.image_size} x {run.image_size}")

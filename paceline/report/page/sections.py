@@ -162,7 +162,7 @@ def _tile(value: str, what: str, detail: str) -> str:
 
 
 def body(drawn: Drawn, lead: str, has_verdict: bool) -> Iterator[str]:
-    """Yield the sections of one field, below its verdict unless the top of the page has it."""
+    """Yield the sections of one field. Its verdict comes first, unless `has_verdict`: the top of the page shows it."""
     field = drawn.field
     if lead:
         yield tag("h2", "", class_="rule") + text("h2", lead, class_="field", id=slug(lead))

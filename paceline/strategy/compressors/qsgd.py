@@ -1,4 +1,6 @@
-"""Round to levels of a bucket's norm, at random so that the mean is right.
+"""Divide the norm of each bucket into equal levels, and round each element at random to one of the two nearest levels.
+
+The probabilities are such that the expected result is the element itself.
 
     omega = min(bucket / levels^2, sqrt(bucket) / levels)
 

@@ -31,7 +31,7 @@ class Load:
 def traffic(
     exchange: Priced, compressor: Compressor, layout: Layout, chunk: Chunk, cluster: Cluster, step: int = 0
 ) -> list[Flows]:
-    """Return the rounds of one chunk at a step, with the sizes that its compressor gives them."""
+    """Return the rounds of one chunk at a step, with message sizes after compression."""
     wires = compressor.wires(layout, chunk, cluster.size)
     return [flows for wire in wires for flows in _rounds(exchange, wire, cluster, step)]
 
