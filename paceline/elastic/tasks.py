@@ -1,7 +1,7 @@
 """Rules that decide which member computes which virtual shards. They use no clock, socket or torch.
 
-A task is one virtual shard over K consecutive steps. What a step contains does not depend on its tasks: they decide only
-which member computes it. At a border, after a multiple of K steps, the coordinator may deal the tasks anew:
+A task is one virtual shard over K consecutive steps. What a step contains does not depend on its tasks: they only
+decide which member computes it. At a border, after a multiple of K steps, the coordinator may deal the tasks anew:
 
     seconds of a shard    rank 0  0.010   rank 1  0.010   rank 2  0.010   rank 3  0.040
     equal deal            0 1     2 3     4 5     6 7          the others wait for rank 3

@@ -178,7 +178,8 @@ def main():
         broken, finished, rolled, deals = violations(seeds, rule=rule)
         print(
             f"{rule}: {chosen.count:,} schedules from seed {chosen.first:,}, {finished:,} trained to their end, "
-            f"{rolled:,} rolled back, {deals:,} dealt tasks anew, {len(broken)} violations, {time.process_time() - began:.0f} s",
+            f"{rolled:,} rolled back, {deals:,} dealt tasks anew, {len(broken)} violations, "
+            f"{time.process_time() - began:.0f} s",
             flush=True,
         )
         if broken:
