@@ -50,7 +50,7 @@ class Job:
         (self.job / f"{ABSENT}-3").touch()
         self.processes = [
             subprocess.Popen(
-                coordinator_command(self.job, start=4, least=1, most=4, rule=comm), stderr=subprocess.DEVNULL
+                coordinator_command(self.job, start=4, least=1, most=4, task=50, rule=comm), stderr=subprocess.DEVNULL
             )
         ]
 

@@ -116,6 +116,8 @@ def _details(record: Record) -> Iterator[str]:
         yield f"why     {record.series['why']}"
     shown = [f"{name} {parts[name] * 1e3:.1f}" for name in parts if name != "step"]
     yield "parts   " + ", ".join(shown) + " ms"
+    if record.elastic and record.task:
+        yield f"task    {task_line(record)}"
     chunks = record.plan.get("chunks")
     cut = f" in {chunks} chunk(s)" if chunks else ""
     yield f"bytes   {received(record)} received per worker and step{cut} over {record.comm}"
@@ -140,6 +142,14 @@ def _details(record: Record) -> Iterator[str]:
     for incident in record.incidents:
         words = line_of(dict(incident)) if record.elastic else f"{incident['what']}: {incident['count']}"
         yield f"note    {words}"
+
+
+def task_line(record: Record) -> str:
+    """Return the published columns of an elastic job: seconds of a task and of its parts, and who has which shards."""
+    names = {"task": "whole", "allreduce": "all-reduce", "pack": "pack", "update": "apply"}
+    columns = ", ".join(f"{word} {record.task[name]:.3f}" for name, word in names.items())  # type: ignore[literal-required]
+    shards = ", ".join(map(str, record.elastic.get("shards", ())))
+    return f"{columns} s per {record.task['batches']} batches; shards by rank {shards}"
 
 
 def _more(record: Record) -> Iterator[str]:

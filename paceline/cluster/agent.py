@@ -318,7 +318,7 @@ def _coordinate(
     kept = far_folder(folder / "elastic", message["token"], message["address"], message["coordinator"])
     (kept / CHOICES).write_text(environ.get("PACELINE_CHOICES", "{}"))
     job.on_gone = lambda rank: (kept / f"{ABSENT}-{rank}").touch()
-    numbers = {name: int(spec[name]) for name in ("start", "least", "most")}
+    numbers = {name: int(spec[name]) for name in ("start", "least", "most", "task")}
     command = coordinator_command(kept, **numbers, rule="tcp", interface=message["address"])
     job.launch(message["workers"], command, environ, host="coordinator")
 

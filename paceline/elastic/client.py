@@ -18,7 +18,7 @@ from typing import Any
 
 from paceline.elastic.contact import Contact
 from paceline.elastic.door import tune
-from paceline.elastic.frames import BrokenFrame, Inbox, Message, count_in, encode, names_in, parse_address
+from paceline.elastic.frames import BrokenFrame, Inbox, Message, count_in, counts_in, encode, names_in, parse_address
 from paceline.elastic.protocol import Group
 from paceline.errors import PacelineError, PeerLost
 
@@ -46,6 +46,7 @@ class Client:
         self.lost: set[str] = set()  # members of the current group that the coordinator has lost
         self.waits_for = ""  # why there is no group yet, as the coordinator explained it
         self.change = False  # a process that could become a member is waiting
+        self.border = 0  # tasks are dealt anew after the next step that is a multiple of this; 0: they are not
 
     # the connection -----------------------------------------------------------------------------
 
@@ -160,9 +161,11 @@ class Client:
                 names_in(message, "members"),
                 count_in(message, "steps"),
                 names_in(message, "fresh"),
+                counts_in(message, "lengths"),
             )
             if self.group is None or group.generation > self.group.generation:
                 self.group, self.lost, self.change, self._report = group, set(), False, None
+                self.border = 0
                 self.places = tuple(message.get("places", ()))
         elif message["kind"] == "waiting":
             self.waits_for = str(message.get("why", ""))
@@ -173,6 +176,8 @@ class Client:
                 self.lost.add(str(message.get("member")))
             elif message["kind"] == "change":
                 self.change = True
+            elif message["kind"] == "deal":
+                self.border = count_in(message, "every")
 
     # waiting ------------------------------------------------------------------------------------
 

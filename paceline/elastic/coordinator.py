@@ -8,8 +8,9 @@ folder/absent-K    exists if rank K has ended and is not restarted: the first gr
 
 member -> coordinator    hello, report, steps, ping, bye
 any process with the token   status: the state of the job, for `paceline join` and `paceline watch` (status.py)
-coordinator -> member    group (a generation), change (come back after this step), lost (a member of the group died),
-                         waiting (why there is no group yet), end (all steps were made), pong
+coordinator -> member    group (a generation), change (come back after this step), deal (come back at the end of the
+                         tasks), lost (a member of the group died), waiting (why there is no group yet), end (all steps
+                         were made), pong
 
 python -m paceline.elastic.coordinator FOLDER --start 4 --max 8
 """
@@ -46,12 +47,14 @@ from paceline.elastic.progress import Progress
 from paceline.elastic.protocol import Group, Registry, Report, slot_of
 from paceline.elastic.recoveries import Recoveries, summary_of
 from paceline.elastic.status import message_of, status_of
+from paceline.elastic.tasks import computing, near_border
 from paceline.errors import PacelineError
 
 GRACE = 2.0  # seconds after a restart in which members connect again
 LATE = 5.0  # seconds for the first message of a connection
 SOON = 0.01  # seconds between two checks whether a process has ended
 LONG = 10.0  # seconds without a group after which the reason is printed
+MOST_SHARDS = 1 << 16
 MOST_PIDS = 1 << 22  # the kernel has no higher pid
 QUIET = 1.0  # seconds between two checks of conditions that cause no event
 
@@ -83,6 +86,7 @@ class Coordinator:
         self._strangers: set[Link] = set()
         self._peers, self._host = Peers(), host_identity()
         self._asked = False  # members have been told to return after their step
+        self._dealing = False  # members have been told to return at the end of their tasks
         self._fenced: set[tuple[str, int]] = set()  # members of old generations whose report was noted
         self._doubtful: dict[str, int] = {}  # members without a connection whose process may still run
         self._expected = registry.start
@@ -239,13 +243,7 @@ class Coordinator:
         elif message["kind"] == "report":
             self._report(link, message)
         elif message["kind"] == "steps":
-            generation = count_in(message, "generation")
-            self._registry.tell(generation, count_in(message, "steps"))
-            self.recoveries.end(self.journal, generation, self._clock())
-            self.journal.mark(generation, self._registry.watermark)
-            members = len(self._registry.group.members) if self._registry.group else 0
-            parts = message.get("parts")
-            self._progress.tell(generation, self._registry.watermark, members, parts if isinstance(parts, dict) else {})
+            self._count(link, message)
         elif message["kind"] == "ping":
             link.send({"kind": "pong"})
         elif message["kind"] == "incident":
@@ -254,6 +252,23 @@ class Coordinator:
             self._leave(link, bool(message.get("finished")), parting=bool(message.get("parting")))
         else:
             raise BrokenFrame(f"a message of kind {message['kind']!r}")
+
+    def _count(self, link: Link, message: Message) -> None:
+        """Note a step that a member has committed, and the time of its parts."""
+        registry, generation = self._registry, count_in(message, "generation")
+        registry.tell(generation, count_in(message, "steps"))
+        self.recoveries.end(self.journal, generation, self._clock())
+        self.journal.mark(generation, registry.watermark)
+        members = len(registry.group.members) if registry.group else 0
+        parts = message.get("parts")
+        parts = parts if isinstance(parts, dict) else {}
+        self._progress.tell(generation, registry.watermark, members, parts)
+        registry.time(link.member, generation, computing(parts))
+        if not self._dealing and near_border(registry.watermark, registry.task) and registry.wants_deal:
+            assert registry.group is not None
+            self._dealing = True
+            deal = {"kind": "deal", "generation": registry.group.generation, "every": registry.task}
+            self._tell(registry.group, deal)
 
     def _greet(self, link: Link, message: Message) -> None:
         if message["kind"] not in ("hello", "status") or not same(message.get("token"), self._token):
@@ -264,6 +279,7 @@ class Coordinator:
             return
         if message.get("rule", self._registry.rule) != self._registry.rule:
             raise BrokenFrame(f"a member whose data travels over {message['rule']}, in a job of {self._registry.rule}")
+        self._agree_on_shards(count_in({"shards": 0, **message}, "shards"))
         pid = count_in(message, "pid")
         if pid > MOST_PIDS:
             raise BrokenFrame(f"a process {pid}")
@@ -277,6 +293,14 @@ class Coordinator:
             self._peers.watch([link.pid])
         self._links[link.member] = link
         self._registry.hear(link.member)
+
+    def _agree_on_shards(self, shards: int) -> None:
+        """Take the number of virtual shards from the first member. Refuse members that have another one."""
+        if shards > MOST_SHARDS:
+            raise BrokenFrame(f"a member with {shards} shards")
+        known = self._registry.shards = self._registry.shards or shards
+        if shards and shards != known:
+            raise BrokenFrame(f"a member that cuts a global batch into {shards} shards, in a job of {known}")
 
     def _replace(self, member: str) -> None:
         """Count earlier processes in the same slot as dead: a launcher reuses a slot only after they ended."""
@@ -349,8 +373,9 @@ class Coordinator:
             self.recoveries.formed(group.generation, counts=group.steps > before, now=self._clock())
             links = {member: self._links.get(member) for member in group.members}
             self.journal.begin(group, {member: link.pid for member, link in links.items() if link and link.pid})
-            self._asked = False
-            self._note(what="generation", generation=group.generation, members=list(group.members), steps=group.steps)
+            self._asked = self._dealing = False
+            about = {"members": list(group.members), "lengths": list(group.lengths), "steps": group.steps}
+            self._note(what="generation", generation=group.generation, **about)
             self._tell(group, self._announced())
         elif self._registry.wants_change and not self._asked:
             self._asked = True
@@ -382,13 +407,15 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--start", type=int, required=True)
     parser.add_argument("--min", type=int, default=1)
     parser.add_argument("--max", type=int, default=8)
+    parser.add_argument("--task", type=int, default=0)
     parser.add_argument("--interface", default="127.0.0.1")
     parser.add_argument("--rule", choices=("shm", "tcp"), default="shm")
     chosen = parser.parse_args(words)
     logging.basicConfig(format="paceline coordinator: %(message)s")
     os.umask(0o077)
     lock = lock_folder(chosen.folder)
-    registry = Registry(start=chosen.start, minimum=chosen.min, maximum=chosen.max, rule=chosen.rule)
+    numbers = {"start": chosen.start, "minimum": chosen.min, "maximum": chosen.max, "task": chosen.task}
+    registry = Registry(**numbers, rule=chosen.rule)
     coordinator = Coordinator(chosen.folder, registry, interface=chosen.interface)
     address = (chosen.folder / "address").read_text().strip()
     command = f"paceline join {address} --token-file {chosen.folder / 'token'} -- python SCRIPT"

@@ -70,6 +70,14 @@ def names_in(message: Message, name: str) -> tuple[str, ...]:
     return tuple(values)
 
 
+def counts_in(message: Message, name: str) -> tuple[int, ...]:
+    """Return a field of a message that is a list of counts. Raises BrokenFrame if it is something else."""
+    values = message.get(name)
+    if not isinstance(values, list):
+        raise BrokenFrame(f"a message without {name}", why="they are whole numbers from 0 on")
+    return tuple(count_in({name: value}, name) for value in values)
+
+
 def place_in(message: Message) -> dict[str, Any] | None:
     """Return where a member listens for its peers, or None if it does not."""
     place = message.get("place")

@@ -20,12 +20,14 @@ from paceline.errors import WrongCommand
 
 SCHEMA = """
 create table if not exists generation (number integer primary key, members text, fresh text, steps integer, at real);
+create table if not exists deal (number integer primary key, lengths text);
 create table if not exists watermark (one integer primary key check (one = 1), generation integer, steps integer);
 create table if not exists rollback (at real, generation integer, from_steps integer, to_steps integer);
 create table if not exists process (member text primary key, pid integer, born text);
 create table if not exists incident (at real, text text);
 create table if not exists progress (at real, generation integer, steps integer, members integer, parts text);
 """
+GROUPS = "select number, members, fresh, steps, lengths from generation left join deal using (number)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ class Journal:
         self._file.execute("begin immediate")
         row = (group.generation, json.dumps(group.members), json.dumps(group.fresh), group.steps, self._clock())
         self._file.execute("insert into generation values (?, ?, ?, ?, ?)", row)
+        self._file.execute("insert into deal values (?, ?)", (group.generation, json.dumps(group.lengths)))
         if group.steps < steps:
             rollback = (self._clock(), group.generation, steps, group.steps)
             self._file.execute("insert into rollback values (?, ?, ?, ?)", rollback)
@@ -132,12 +135,12 @@ class Journal:
     def last(self) -> Group | None:
         """Return the last generation, or None in a new journal."""
         with self._damage_named():
-            row = self._file.execute("select * from generation order by number desc limit 1").fetchone()
+            row = self._file.execute(f"{GROUPS} order by number desc limit 1").fetchone()
             return None if row is None else _group(row)
 
     def groups(self) -> list[Group]:
         with self._damage_named():
-            return [_group(row) for row in self._file.execute("select * from generation order by number")]
+            return [_group(row) for row in self._file.execute(f"{GROUPS} order by number")]
 
     def watermark(self) -> int:
         """Return the number of committed steps that was written last."""
@@ -175,8 +178,9 @@ def birth_of(pid: int) -> str:
 
 
 def _group(row: tuple[Any, ...]) -> Group:
-    number, members, fresh, steps, _ = row
-    return Group(_count(number), _names(members), _count(steps), _names(fresh))
+    number, members, fresh, steps, lengths = row
+    counts = tuple(map(_count, json.loads(lengths or "[]")))  # older journals have none
+    return Group(_count(number), _names(members), _count(steps), _names(fresh), counts)
 
 
 def _names(text: str) -> tuple[str, ...]:

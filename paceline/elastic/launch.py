@@ -42,17 +42,17 @@ def kept_folder(folder: Path) -> Path:
 
 
 def coordinator_command(
-    folder: Path, *, start: int, least: int, most: int, rule: str = "shm", interface: str = "127.0.0.1"
+    folder: Path, *, start: int, least: int, most: int, task: int, rule: str = "shm", interface: str = "127.0.0.1"
 ) -> list[str]:
     """Return the command that starts the coordinator, or starts it again on its journal."""
-    values = {"--start": start, "--min": least, "--max": most, "--rule": rule, "--interface": interface}
+    values = {"--start": start, "--min": least, "--max": most, "--task": task, "--rule": rule, "--interface": interface}
     words = [word for flag, value in values.items() for word in (flag, str(value))]
     return [sys.executable, "-m", "paceline.elastic.coordinator", str(folder), *words]
 
 
-def write_spec(folder: Path, *, start: int, least: int, most: int, restart: str) -> None:
+def write_spec(folder: Path, *, start: int, least: int, most: int, task: int, restart: str) -> None:
     """Write what agents of other hosts need to know of an elastic job into the folder whose JSON files they get."""
-    spec = {"start": start, "least": least, "most": most, "restart": restart}
+    spec = {"start": start, "least": least, "most": most, "task": task, "restart": restart}
     (folder / SPEC).write_text(json.dumps(spec))
 
 

@@ -18,12 +18,13 @@ from typing import Any
 
 from paceline.elastic.client import Client
 from paceline.elastic.contact import Contact
-from paceline.elastic.protocol import COMMIT, LEAVE, SKIP, Group, ready_of, shares_of, verdict_of
+from paceline.elastic.protocol import COMMIT, LEAVE, SKIP, Group, ready_of, verdict_of
+from paceline.elastic.tasks import at_border, ranges_of, shares_of
 from paceline.elastic.transports import BROKEN, ShmTransport, Signs, Transport
 from paceline.errors import PacelineError, PeerLost
 from paceline.types import View
 
-OK, CHANGE, PARTING = 1, 2, 4  # bits of a vote: the result is finite; a newcomer waits; this member leaves
+OK, CHANGE, PARTING = 1, 2, 4  # bits of a vote: the result is finite; the group changes; this member leaves
 LEAST_SILENCE = 2.0  # seconds without progress after which a member may be evicted
 FIRST_SILENCE = 60.0  # the same limit before enough steps were timed
 SEEN = 5  # commits after which the time of a step is known
@@ -43,7 +44,7 @@ class ElasticPresence:
             assert contact.folder is not None
             transport = ShmTransport(contact.folder)
         self.member, self._shards, self._transport = member, shards, transport
-        self.client = Client(contact, member, transport.about())
+        self.client = Client(contact, member, {**transport.about(), "shards": shards})
         self.group: Group | None = None
         self._comm: Any = None
         self._signs: Signs | None = None
@@ -73,8 +74,14 @@ class ElasticPresence:
     @property
     def shards(self) -> range:
         """The virtual shards that this member computes."""
-        assert self.group is not None
-        return shares_of(self._shards, len(self.group.members))[self.comm.rank]
+        return self.shares[self.comm.rank]
+
+    @property
+    def shares(self) -> tuple[range, ...]:
+        """The virtual shards of all members, by rank."""
+        group = self.group
+        assert group is not None
+        return ranges_of(group.lengths) if group.lengths else shares_of(self._shards, len(group.members))
 
     # entering -----------------------------------------------------------------------------------
 
@@ -210,7 +217,8 @@ class ElasticPresence:
 
         comm = self.comm
         self.client.poll()
-        mine = torch.tensor([OK * ok + CHANGE * self.client.change + PARTING * self.parting])
+        change = self.client.change or at_border(self.committed + 1, self.client.border)
+        mine = torch.tensor([OK * ok + CHANGE * change + PARTING * self.parting])
         self._votes = torch.zeros(comm.size, dtype=torch.int64)
         self._voted = ok  # this member has the whole result
         self._work = comm.all_gather(mine, self._votes, f"the votes on step {self.committed}")

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
+from paceline.elastic.tasks import KEPT, SEEN, Speeds, dealt, filled, worth
 from paceline.errors import PacelineError
 
 WAIT, COMMIT, SKIP, LEAVE = "wait", "commit", "skip", "leave"
@@ -47,12 +47,14 @@ class Group:
     """One generation: its members by rank, and the steps that were committed before it.
 
     Rank 0 has the state of training, or starts with its own initial state. Members in `fresh` get it from rank 0.
+    `lengths` are the numbers of virtual shards of the members, by rank; empty means an equal deal.
     """
 
     generation: int
     members: tuple[str, ...]
     steps: int
     fresh: tuple[str, ...] = ()
+    lengths: tuple[int, ...] = ()
 
 
 def verdict_of(posted: Sequence[bool], votes: Sequence[bool], fenced: bool) -> str:
@@ -93,10 +95,15 @@ class Registry:
     start     members that the first generation waits for
     maximum   the most members of a generation; further ones wait
     minimum   the fewest members of a generation
+    task      steps of a task; tasks are dealt anew only at their borders, and never if it is 0
     """
 
-    def __init__(self, *, start: int, minimum: int = 1, maximum: int = 8, rule: str = "shm") -> None:
+    def __init__(
+        self, *, start: int, minimum: int = 1, maximum: int = 8, rule: str = "shm", task: int = 0, shards: int = 0
+    ) -> None:
         self.start, self.minimum, self.maximum, self.rule = start, minimum, maximum, rule
+        self.task, self.shards = task, shards  # virtual shards of a step; 0 until a member has named them
+        self.speeds = Speeds(max(SEEN, min(task, KEPT)))
         self.group: Group | None = None
         self.watermark = 0  # the most committed steps that members have reported
         self.waiting: dict[str, Report] = {}
@@ -150,6 +157,12 @@ class Registry:
         if self.group is not None and generation == self.group.generation:
             self.watermark = max(self.watermark, steps)
 
+    def time(self, member: str, generation: int, seconds: float) -> None:
+        """Note the seconds in which a member of a generation has computed its shards of a step."""
+        group = self.group
+        if group is not None and generation == group.generation and group.lengths and member in group.members:
+            self.speeds.hear(member, seconds, group.lengths[group.members.index(member)])
+
     # decisions ----------------------------------------------------------------------------------
 
     @property
@@ -160,8 +173,23 @@ class Registry:
         outside = [member for member in self.waiting if not self._survives(member)]
         return bool(outside) and len(self._at_work()) + len(self.waiting) > 0 and self._room() > 0
 
+    @property
+    def wants_deal(self) -> bool:
+        """Whether another deal of tasks to the same members would be faster. The speed of all must be known."""
+        group = self.group
+        if not self.task or group is None or not group.lengths or self.waiting or self._gone:
+            return False
+        seconds = self.speeds.of(group.members)
+        if None in seconds:
+            return False
+        return worth(group.lengths, dealt(self.shards, seconds), filled(seconds))
+
+    @property
+    def _most(self) -> int:
+        return min(self.maximum, self.shards) if self.shards else self.maximum
+
     def _room(self) -> int:
-        return self.maximum - len(self._at_work()) - sum(self._survives(member) for member in self.waiting)
+        return self._most - len(self._at_work()) - sum(self._survives(member) for member in self.waiting)
 
     def _survives(self, member: str) -> bool:
         return self.group is not None and self.waiting[member].generation == self.group.generation
@@ -235,8 +263,11 @@ class Registry:
         """
         outside = [member for member in self.waiting if member not in holders]
         outside.sort(key=lambda member: -self.waiting[member].committed)
-        chosen = (*holders, *outside)[: self.maximum]
-        self.group = Group(generation, chosen, steps, chosen[max(1, len(holders)) :])
+        chosen = (*holders, *outside)[: self._most]
+        self.speeds.keep(chosen)
+        seconds = self.speeds.of(chosen) if self.task else [None] * len(chosen)
+        lengths = dealt(self.shards, seconds) if self.shards else ()
+        self.group = Group(generation, chosen, steps, chosen[max(1, len(holders)) :], lengths)
         for member in chosen:
             del self.waiting[member]
         self.watermark = steps
@@ -244,13 +275,6 @@ class Registry:
         self._dead.clear()
         self.unseen.clear()
         return self.group
-
-
-def shares_of(shards: int, members: int) -> tuple[range, ...]:
-    """Deal virtual shards to members: contiguous ranges whose lengths differ by at most one, long ones first."""
-    each, more = divmod(shards, members)
-    bounds = [rank * each + min(rank, more) for rank in range(members + 1)]
-    return tuple(range(low, high) for low, high in pairwise(bounds))
 
 
 def subtrees(shards: Iterable[int], total: int) -> tuple[range, ...]:

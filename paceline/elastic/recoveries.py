@@ -118,6 +118,8 @@ def line_of(incident: dict[str, Any]) -> str:
     who = str(incident.get("member") or f"{len(incident.get('members', ()))} members")
     rank = f", rank {incident['rank']}" if "rank" in incident else ""
     text = f"{incident['what']}: {who} (generation {incident.get('generation')}{rank})"
+    if len(set(lengths := incident.get("lengths", ()))) > 1:
+        text += f"; shards by rank: {', '.join(map(str, lengths))}"
     if "how" in incident:
         text += f"; {incident['how']}"
     if "seconds" in incident:

@@ -45,6 +45,7 @@ def message_of(group: Group) -> Message:
         "members": list(group.members),
         "steps": group.steps,
         "fresh": list(group.fresh),
+        "lengths": list(group.lengths),
     }
 
 
@@ -61,6 +62,7 @@ def status_of(folder: Path, registry: Registry, journal: Journal, start: int) ->
         "most": registry.maximum,
         "generation": group.generation if group else 0,
         "members": list(group.members) if group else [],
+        "lengths": list(group.lengths) if group else [],
         "waiting": len(registry.waiting),
         "steps": registry.watermark,
         "finished": registry.finished,

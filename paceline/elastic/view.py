@@ -43,11 +43,19 @@ def detail_lines(state: Mapping[str, Any], width: int = 80) -> list[str]:
         lines += [f"rate {points[-1]:.1f} steps/s", f"  {sparkline(points, width - 2)}"]
     if where := parts_line(state.get("parts", {})):
         lines.append(where)
-    lines += [f"  rank {rank}: {member}" for rank, member in enumerate(state["members"])]
+    lines += [f"  rank {rank}: {member}" for rank, member in enumerate(members_of(state))]
     for incident in state["incidents"]:
         when = time.strftime("%H:%M:%S", time.localtime(incident["at"]))
         lines.append(f"  {when} {line_of(incident)}")
     return lines
+
+
+def members_of(state: Mapping[str, Any]) -> list[str]:
+    """Return the members by rank, each with the number of its tasks, which is that of its virtual shards."""
+    members, lengths = state["members"], state.get("lengths") or ()
+    if len(lengths) != len(members):
+        return list(members)
+    return [f"{name}, {count} task{'s' * (count != 1)}" for name, count in zip(members, lengths, strict=True)]
 
 
 def sparkline(points: Sequence[float], width: int) -> str:
@@ -111,7 +119,7 @@ async function look() {
     const state = await answer.json();
     put("line", state.line); put("parts", state.parts_line);
     put("rate", state.rate.length ? state.rate[state.rate.length - 1][1].toFixed(1) + " steps/s" : "");
-    list("members", state.members);
+    list("members", state.members_lines);
     list("incidents", state.incidents.map(i => new Date(1000 * i.at).toLocaleTimeString() + " " + i.line));
     draw(state); setTimeout(look, 1000);
   } catch (problem) { put("line", "paceline watch has ended."); }
@@ -125,7 +133,7 @@ def page_state(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return the state with its sentences, for the page and for programs."""
     incidents = [{**incident, "line": line_of(incident)} for incident in state["incidents"]]
     words = {"line": summary_line(state), "parts_line": parts_line(state.get("parts", {}))}
-    return {**shown(state), "incidents": incidents, **words}
+    return {**shown(state), "incidents": incidents, **words, "members_lines": members_of(state)}
 
 
 def server(port: int, token: str, look: Callable[[], Mapping[str, Any] | None]) -> HTTPServer:

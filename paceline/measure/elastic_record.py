@@ -6,6 +6,7 @@ time, and parts are means over all steps of all members. Parts add up to the tim
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
@@ -14,9 +15,11 @@ from typing import Any
 from paceline.cluster.environment import capture
 from paceline.elastic.journal import Journal, Row
 from paceline.elastic.progress import PARTS, rates, step_seconds
+from paceline.elastic.protocol import Group
 from paceline.elastic.recoveries import ENDING
 from paceline.measure.combining import UPDATES, new_id, now_text, rate
-from paceline.measure.record.figures import ElasticPart, TimedIncident
+from paceline.measure.communication import TASK_BATCHES
+from paceline.measure.record.figures import ElasticPart, TaskColumns, TimedIncident
 from paceline.measure.record.record import Record
 from paceline.measure.stats.intervals import summary
 from paceline.run.run import Run
@@ -37,12 +40,14 @@ def elastic_record(run: Run, journal: Path, *, text: str) -> Record | None:
     seconds = step_seconds(rows)
     if len(rows) < LEAST or not seconds:
         return None
-    began = rows[0].at
+    began, parts = rows[0].at, breakdown_of(rows)
     part: ElasticPart = {
         "generations": len(groups),
         "members": max(len(group.members) for group in groups),
         "rollbacks": len(rollbacks),
         "steps": rows[-1].steps,
+        "shards": list(groups[-1].lengths),
+        "deals": deals_of(groups),
         "rate": [[round(at - began, 3), round(value, 4), float(members)] for at, value, members in rates(rows)],
     }
     return Record(
@@ -59,7 +64,8 @@ def elastic_record(run: Run, journal: Path, *, text: str) -> Record | None:
         rate={"total": rate(_block_rates(rows), seconds), "per_worker": []},
         step=summary(seconds),
         series={"judged": False, "seconds": seconds, "warmup": [], "why": ""},
-        breakdown=breakdown_of(rows),
+        breakdown=parts,
+        task=task_columns(parts, run.batches_per_task or TASK_BATCHES),
         incidents=[timed(line, began) for line in incidents if line["what"] in KINDS],
         elastic=part,
     )
@@ -79,6 +85,24 @@ def breakdown_of(rows: list[Row]) -> dict[str, float]:
     means = {name: parts.get(name, 0.0) / count for name in PARTS}
     whole = sum(means.values()) or fmean(step_seconds(rows))
     return {"step": whole, **means}
+
+
+def task_columns(parts: dict[str, float], batches: int) -> TaskColumns:
+    """Return the published columns: seconds of a task of `batches` steps, and of its parts, over all members."""
+    exchange = parts["wire"] + parts["vote"]  # nothing of it is hidden behind backward
+    return {
+        "batches": batches,
+        "task": batches * parts["step"],
+        "allreduce": batches * exchange,
+        "in_flight": batches * exchange,
+        "pack": batches * parts["pack"],
+        "update": batches * parts["update"],
+    }
+
+
+def deals_of(groups: Sequence[Group]) -> int:
+    """Return how many groups had the members of the one before, with other shares."""
+    return sum(a.members == b.members and a.lengths != b.lengths for a, b in pairwise(groups))
 
 
 def timed(line: dict[str, Any], began: float) -> TimedIncident:

@@ -25,6 +25,7 @@ from paceline.elastic.launch import CHOICES, FOLDER, RUN, coordinator_command, k
 from paceline.errors import Refused, WrongCommand
 from paceline.measure.busy import Usage
 from paceline.measure.combining import UPDATES, make_record
+from paceline.measure.communication import TASK_BATCHES
 from paceline.measure.elastic_record import elastic_record
 from paceline.measure.measure import OnLine
 from paceline.measure.meter import PARTS
@@ -150,7 +151,13 @@ def _tell_agents(run: Run, folder: Path, elastic: Any, launcher: Any) -> None:
         raise WrongCommand(f"--launcher {run.launcher} with membership {elastic}", remedy="--launcher local, or ssh")
     if run.job:
         raise WrongCommand(f"--job {run.job} beside hosts", why="the journal is on the first host", remedy="omit --job")
-    write_spec(folder, start=run.workers, least=elastic.min, most=elastic.max, restart=run.restart or DEFAULT)
+    write_spec(folder, **_numbers(run, elastic), restart=run.restart or DEFAULT)
+
+
+def _numbers(run: Run, elastic: Any) -> dict[str, int]:
+    """Return the numbers that the coordinator of an elastic job needs."""
+    task = run.batches_per_task or TASK_BATCHES
+    return {"start": run.workers, "least": elastic.min, "most": elastic.max, "task": task}
 
 
 def _coordinate(job: LocalJob, run: Run, folder: Path, environ: Mapping[str, str], elastic: Any, first: Seat) -> None:
@@ -159,7 +166,7 @@ def _coordinate(job: LocalJob, run: Run, folder: Path, environ: Mapping[str, str
     job.on_gone = lambda rank: (folder / f"{ABSENT}-{rank}").touch()
     rule = "tcp" if parse(_elastic_comm(run)).word == "tcp" else "shm"
     place = {"rule": rule, "interface": first.host.address if run.lab else "127.0.0.1"}
-    command = coordinator_command(folder, start=run.workers, least=elastic.min, most=elastic.max, **place)
+    command = coordinator_command(folder, **_numbers(run, elastic), **place)
     prefix = first.place.prefix if run.lab else ()
     job.launch(run.workers, [*prefix, *command], environ, host="coordinator")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from paceline.elastic.recoveries import line_of
 from paceline.measure.record.figures import TimedIncident
 from paceline.measure.record.record import Record
@@ -51,6 +53,19 @@ def incident_table(record: Record) -> Table:
     """Return a row per incident, with its phases in seconds and the shards that were computed again."""
     head = ("incident", "at s", "member", "how", *(f"{name} s" for name in PHASES), "shards again")
     return Table(head, tuple(_row(incident) for incident in record.incidents))
+
+
+def task_table(records: Sequence[Record]) -> Table:
+    """Return the published columns of elastic jobs: seconds of a task and of its parts; and who has how many shards."""
+    head = ("run", "batches", "task s", "allreduce s", "pack s", "apply s", "shards by rank", "dealt anew")
+    return Table(head, tuple(_task_row(record) for record in records if record.task))
+
+
+def _task_row(record: Record) -> tuple[str, ...]:
+    seconds = [record.task.get(name) for name in ("task", "allreduce", "pack", "update")]
+    cells = ["-" if not isinstance(value, float) else f"{value:.3f}" for value in seconds]
+    shards = " ".join(map(str, record.elastic.get("shards", ()))) or "-"
+    return (record.id[-6:], str(record.task["batches"]), *cells, shards, str(record.elastic.get("deals", "-")))
 
 
 def _row(incident: TimedIncident) -> tuple[str, ...]:

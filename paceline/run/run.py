@@ -259,6 +259,16 @@ class Run(BaseModel):
         unset="16",
         changes=(),
     )
+    batches_per_task: int | None = field(
+        None,
+        LAUNCHER,
+        "With membership elastic, steps of a task; between tasks, slow workers get fewer shards.",
+        unset="50",
+        least=1,
+        most=STEPS,
+        unit="step",
+        changes=(),
+    )
     job: str | None = field(
         None,
         LAUNCHER,

@@ -148,7 +148,7 @@ class ElasticPace:
     def _prepare(self) -> None:
         group = self._presence.group
         self._exchange = ShardExchange(
-            self.comm, self._numel, self._dtype, self.shards, deterministic=self.deterministic
+            self.comm, self._numel, self._dtype, self._presence.shares, deterministic=self.deterministic
         )
         if group.fresh:
             self._share_state(self._presence.member in group.fresh)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from paceline.comm.transport import Comm
-from paceline.elastic.protocol import shares_of, subtrees
+from paceline.elastic.protocol import subtrees
 from paceline.types import Piece, spread
 
 BLOCK = 1 << 14  # elements
@@ -64,10 +64,11 @@ def tree_sum(parts: Sequence[tuple[range, Tensor]]) -> Tensor:
 class ShardExchange:
     """Adds the rows of all members of a group. Every new group needs a new one. Creating it is collective."""
 
-    def __init__(self, comm: Comm, numel: int, dtype: torch.dtype, shards: int, *, deterministic: bool) -> None:
+    def __init__(
+        self, comm: Comm, numel: int, dtype: torch.dtype, shares: Sequence[range], *, deterministic: bool
+    ) -> None:
         self._comm, self._numel = comm, numel
-        shares = shares_of(shards, comm.size)
-        self._trees = [subtrees(share, shards) if deterministic else (share,) for share in shares]
+        self._trees = [subtrees(share, shares[-1].stop) if deterministic else (share,) for share in shares]
         self._rows = max(len(trees) for trees in self._trees)
         self._ring = bool(comm.segment) and not deterministic  # a ring sends less to one host at a time
         # A comm that cuts messages must not cut between the rows of a block, because their elements are added.

@@ -107,10 +107,10 @@ def work(folder, slot, start, membership, pause, keeps="", epochs=EPOCHS):
 class Crew:
     """The processes of one job, and what happens to them."""
 
-    def __init__(self, start, membership, pause=0.004, epochs=EPOCHS):
+    def __init__(self, start, membership, pause=0.004, epochs=EPOCHS, task=0):
         self.folder = Path(tempfile.mkdtemp(prefix="paceline-crew-"))
         self.start, self.membership, self.pause = start, membership, pause
-        self.epochs = epochs
+        self.epochs, self.task = epochs, task
         make_token(self.folder)
         self.workers, self.slots, self.coordinator, self.keeps = {}, 0, 0, ""
         self.killed = []
@@ -134,16 +134,26 @@ class Crew:
             os._exit(code)
 
     def coordinate(self, most=6):
-        words = [str(self.folder), "--start", str(self.start), "--max", str(most), "--rule", COMM]
+        words = [
+            str(self.folder),
+            "--start",
+            str(self.start),
+            "--max",
+            str(most),
+            "--rule",
+            COMM,
+            "--task",
+            str(self.task),
+        ]
         self.coordinator = self.fork(lambda: coordinate(words))
 
-    def add(self, fault=None):
+    def add(self, fault=None, slower=1.0):
         slot, self.slots = self.slots, self.slots + 1
 
         def act():
             if fault:
                 os.environ[VARIABLE] = fault
-            work(self.folder, slot, self.start, self.membership, self.pause, self.keeps, self.epochs)
+            work(self.folder, slot, self.start, self.membership, slower * self.pause, self.keeps, self.epochs)
 
         pid = self.fork(act)
         self.workers[pid] = slot
@@ -173,6 +183,13 @@ class Crew:
                     if line["what"] == what:
                         found.append({**line, "member": path.stem})
         return found
+
+    def groups(self):
+        journal = Journal(self.folder / "journal.db")
+        try:
+            return journal.groups()
+        finally:
+            journal.close()
 
     def incidents(self):
         journal = Journal(self.folder / "journal.db")
@@ -422,6 +439,30 @@ def all_killed(keeps):
         crew.close()
 
 
+def slow(task=3, dies=False):
+    """The last of four workers is six times as slow as the others; with `dies`, another one is killed later."""
+    crew = Crew(4, DETERMINISTIC, pause=0.02, task=task)
+    try:
+        crew.coordinate()
+        pids = [crew.add(slower=6.0 if slot == 3 else 1.0) for slot in range(4)]
+        if dies:
+            crew.wait(lambda: any(len(set(group.lengths)) > 1 for group in crew.groups()))
+            crew.kill(pids[0])
+        codes = crew.finish()
+        groups = crew.groups()
+        deals = [dict(zip((int(m.partition("-")[0]) for m in g.members), g.lengths, strict=True)) for g in groups]
+        computed = {}
+        for line in crew.lines("shard"):
+            if line["step"] >= groups[-1].steps:
+                slot = int(line["member"].split("-")[1])
+                computed.setdefault(slot, {}).setdefault(line["step"], []).append(line["ids"])
+        found = {slot: sorted({len(shards) for shards in steps.values()}) for slot, steps in computed.items()}
+        found = {"deals": deals, "starts": [group.steps for group in groups], "computed": found}
+        return {**crew.judge(), **found, "codes": codes}
+    finally:
+        crew.close()
+
+
 def all_left():
     """All workers are asked to end: the coordinator says that training is not complete."""
     crew = Crew(2, DETERMINISTIC, pause=0.05)
@@ -507,6 +548,9 @@ SCENARIOS = {
     "all killed": lambda: all_killed("yes"),
     "all killed, full disk": lambda: all_killed("full"),
     "all killed, nothing kept": lambda: all_killed(""),
+    "slow": slow,
+    "slow, fewer members": lambda: slow(dies=True),
+    "slow, no tasks": lambda: slow(task=0),
     "all left": all_left,
     "early": early,
     "early, nobody told": lambda: early(told=False),

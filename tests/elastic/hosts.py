@@ -52,7 +52,7 @@ class Cluster:
 
     def coordinate(self, host):
         command = coordinator_command(
-            self.job, start=4, least=1, most=4, rule="tcp", interface=self.network.address(host)
+            self.job, start=4, least=1, most=4, task=50, rule="tcp", interface=self.network.address(host)
         )
         self.start(host, command, "coordinator")
 

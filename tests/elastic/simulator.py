@@ -11,10 +11,12 @@ import heapq
 import random
 
 from paceline.elastic.protocol import COMMIT, LEAVE, WAIT, Registry, Report, ready_of, verdict_of
+from paceline.elastic.tasks import at_border, near_border
 
 STEPS = 6
 MOST_EVENTS = 1200
 MOST_MEMBERS = 4
+SHARDS, TASK = 7, 2
 
 
 class Violation(AssertionError):
@@ -41,8 +43,8 @@ class Memory:
 
 class Member:
     __slots__ = (
-        *("act", "alive", "asked", "before", "committed", "cut_until", "doubts", "group", "holds_state"),
-        *("lineage", "memory", "name", "parting", "paused_until", "reported", "seen", "world"),
+        *("act", "alive", "asked", "before", "border", "committed", "cut_until", "doubts", "group", "holds_state"),
+        *("lineage", "memory", "name", "parting", "paused_until", "reported", "seconds", "seen", "world"),
     )
 
     def __init__(self, world, name, checkpoint):
@@ -54,6 +56,7 @@ class Member:
         self.committed, self.holds_state = committed, False
         self.before, self.reported, self.doubts = self.waiting, -1, set()
         self.parting = self.asked = False  # it was asked to go; the coordinator wants a new group
+        self.seconds, self.border = world.dice.choice((1.0, 1.0, 4.0)), 0  # of a shard; the steps of a task
         self.act = self.outside
 
     @property
@@ -109,7 +112,7 @@ class Member:
             self.maybe_leave()
 
     def vote(self):
-        self.say("posted", changes=self.parting or self.asked)
+        self.say("posted", changes=self.parting or self.asked or at_border(self.committed + 1, self.border))
         self.act = self.count
 
     def count(self):
@@ -133,6 +136,8 @@ class Member:
         changes = any(step == self.committed for step in self.memory.changes.values())
         self.apply(self.committed)
         self.world.keep(self)
+        shards = self.group.lengths[self.group.members.index(self.name)]
+        self.world.later(self.world.hear_step, self.name, self.group.generation, self.committed, shards * self.seconds)
         self.act = self.leave if changes and self.world.fencing else self.compute
 
     def leave(self):
@@ -186,6 +191,7 @@ class Member:
         elif not fresh and group.steps != self.committed:
             raise Violation(f"{self.name} has {self.committed} steps and enters {group}")
         self.group, self.holds_state, self.asked, self.doubts = group, not fresh, False, set()
+        self.border = 0
         if world.rule == "shm":
             self.memory = world.memories.setdefault(group.generation, Memory(group))
         else:
@@ -201,7 +207,7 @@ class World:
         self.dice = random.Random(seed)
         self.rule, self.fencing, self.votes, self.journal = rule, fencing, votes, journal
         self.now, self.heap, self.tick = 0.0, [], 0
-        self.registry = Registry(start=members, maximum=MOST_MEMBERS, rule=rule)
+        self.registry = self.new_registry(members)
         self.disk, self.tear = [], ""
         self.up, self.lives = True, 0
         self.members, self.made = {}, 0
@@ -209,10 +215,13 @@ class World:
         self.history = {}  # step -> generation whose gradient was applied
         self.checkpoint = (0, {})  # steps, and the history that led to them
         self.withdrawn = 0  # the last generation whose further steps a rollback has withdrawn
-        self.rollbacks = 0
+        self.rollbacks = self.deals = 0
         self.formed = []
         for _ in range(members):
             self.make_member()
+
+    def new_registry(self, start):
+        return Registry(start=start, maximum=MOST_MEMBERS, rule=self.rule, task=TASK, shards=SHARDS)
 
     def make_member(self):
         self.made += 1
@@ -323,6 +332,23 @@ class World:
         if member.alive and member.group is not None and member.group.generation == generation:
             member.asked = True
 
+    def hear_step(self, name, generation, steps, seconds):
+        """A member has committed a step: a slow one gets fewer tasks from the next border on."""
+        if not self.up or not self.members[name].alive:
+            return
+        registry = self.registry
+        registry.tell(generation, steps)
+        registry.time(name, generation, seconds)
+        if near_border(registry.watermark, TASK) and registry.wants_deal:
+            self.deals += 1
+            for member in registry.group.members:
+                self.later(self.hear_deal, member, registry.group.generation)
+
+    def hear_deal(self, name, generation):
+        member = self.members[name]
+        if member.alive and member.group is not None and member.group.generation == generation:
+            member.border = TASK
+
     def hear_peer(self, name, generation, what, peer, count, changes):
         member = self.members[name]
         if not member.alive:
@@ -408,7 +434,7 @@ class World:
             self.later(self.start_coordinator, least=2.0)
 
     def start_coordinator(self):
-        self.registry = Registry(start=self.registry.start, maximum=MOST_MEMBERS, rule=self.rule)
+        self.registry = self.new_registry(self.registry.start)
         last = self.disk[-1] if self.disk else None
         if last is not None:
             self.registry.start = 1
@@ -451,6 +477,8 @@ class World:
                 raise Violation(f"G7: {member.name} commits step {step} in generation {group.generation} after its end")
 
     def check_generation(self, group):
+        if len(group.lengths) != len(group.members) or min(group.lengths) < 1 or sum(group.lengths) != SHARDS:
+            raise Violation(f"generation {group.generation} deals {SHARDS} shards as {group.lengths}")
         if not self.formed:
             return
         last = self.formed[-1]

@@ -35,7 +35,7 @@ def test_a_worker_of_another_host_dies_is_restarted_and_training_ends(tmp_path, 
     script, folder = tmp_path / "train.py", tmp_path / "job"
     script.write_text(SCRIPT)
     folder.mkdir(mode=0o700)
-    write_spec(folder, start=2, least=1, most=4, restart="3")
+    write_spec(folder, start=2, least=1, most=4, task=50, restart="3")
     os.environ["PACELINE_CHOICES"] = json.dumps({"comm": "tcp"})
     try:
         with start(folder, [sys.executable, str(script), str(tmp_path / "life")]) as job:

@@ -23,9 +23,12 @@ SCENARIOS = (
     "donor dies",
     "all killed",
     "all killed, full disk",
+    "slow",
+    "slow, fewer members",
+    "slow, no tasks",
 )
 
-OVER_TCP = ("undisturbed", "after the vote", "fast, after the vote", "stopped", "left", "joined", "donor dies")
+OVER_TCP = ("slow", "undisturbed", "after the vote", "fast, after the vote", "stopped", "left", "joined", "donor dies")
 
 OTHERS = ("careless", "never goes", "all left", "early, nobody told")
 
@@ -87,6 +90,27 @@ def test_the_result_does_not_depend_on_the_members(results, scenario):
 def test_a_frozen_worker_that_wakes_up_is_fenced_and_comes_back(results):
     assert results["stopped"]["fenced"] == 1
     assert results["stopped"]["generations"] >= 3
+
+
+@pytest.mark.parametrize("comm", ["shm", "tcp"])
+def test_a_slow_worker_gets_fewer_tasks_from_a_border_on(results, over_tcp, comm):
+    result = {"shm": results, "tcp": over_tcp}[comm]["slow"]
+    deals, computed = result["deals"], result["computed"]
+    assert deals[0] == {"0": 2, "1": 2, "2": 2, "3": 2}
+    assert len(deals) >= 2
+    assert deals[-1]["3"] == 1
+    assert computed["3"] == [1]
+    assert sum(max(counts) for counts in computed.values()) == 8
+    assert all(steps % 3 == 0 for steps in result["starts"])
+
+
+def test_the_tasks_of_a_worker_that_dies_go_to_the_others_by_their_speed(results):
+    last = results["slow, fewer members"]["deals"][-1]
+    assert last == {"1": 4, "2": 3, "3": 1} or last == {"1": 3, "2": 4, "3": 1}
+
+
+def test_without_tasks_a_slow_worker_keeps_its_shards(results):
+    assert results["slow, no tasks"]["deals"] == [{"0": 2, "1": 2, "2": 2, "3": 2}]
 
 
 def test_newcomers_join_while_training_goes_on(results):

@@ -18,18 +18,18 @@ from paceline.elastic.protocol import (
     Registry,
     Report,
     ready_of,
-    shares_of,
     slot_of,
     steps_that_count,
     subtrees,
     verdict_of,
 )
+from paceline.elastic.tasks import shares_of
 from tests.elastic.simulator import STEPS, Violation, World
 
 
 def violations(seeds, **settings):
-    """Return the seeds that broke a promise, how many schedules came to their end, and how many rolled back."""
-    broken, finished, rolled = [], 0, 0
+    """Return the seeds that broke a promise, and how many schedules came to their end, rolled back, dealt anew."""
+    broken, finished, rolled, deals = [], 0, 0, 0
     for seed in seeds:
         world = World(seed, **settings)
         try:
@@ -38,14 +38,16 @@ def violations(seeds, **settings):
             broken.append((seed, str(problem)))
         finished += any(member.committed >= STEPS for member in world.members.values())
         rolled += world.rollbacks > 0
-    return broken, finished, rolled
+        deals += world.deals > 0
+    return broken, finished, rolled, deals
 
 
 @pytest.mark.parametrize("rule", ["shm", "tcp"])
 def test_no_schedule_of_faults_breaks_a_promise(rule):
-    broken, finished, rolled = violations(range(1500), rule=rule)
+    broken, finished, rolled, deals = violations(range(1500), rule=rule)
     assert not broken
     assert finished > 1200  # the others lost all members, or ran out of events
+    assert deals > 100  # a slow member got fewer tasks
     assert rolled > 20  # everything was killed, and went on from a checkpoint
 
 
@@ -173,10 +175,11 @@ def main():
     chosen = parser.parse_args()
     for rule in chosen.rule or ("shm", "tcp"):
         began, seeds = time.process_time(), range(chosen.first, chosen.first + chosen.count)
-        broken, finished, rolled = violations(seeds, rule=rule)
+        broken, finished, rolled, deals = violations(seeds, rule=rule)
         print(
             f"{rule}: {chosen.count:,} schedules from seed {chosen.first:,}, {finished:,} trained to their end, "
-            f"{rolled:,} rolled back, {len(broken)} violations, {time.process_time() - began:.0f} s",
+            f"{rolled:,} rolled back, {deals:,} dealt tasks anew, {len(broken)} violations, "
+            f"{time.process_time() - began:.0f} s",
             flush=True,
         )
         if broken:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from paceline.comm.thread import run_ranks
-from paceline.elastic.protocol import shares_of
+from paceline.elastic.tasks import ranges_of, shares_of
 from paceline.train.shards import ShardExchange, ShardSum
 from tests.comm.tcp.ranks import run_tcp_ranks
 
@@ -16,10 +16,11 @@ def vectors():
     return [torch.randn(NUMEL, generator=dice) * 10.0**k for k in range(-4, 4)]
 
 
-def total(members, deterministic, run=run_ranks):
+def total(members, deterministic, run=run_ranks, lengths=()):
     def work(comm):
-        exchange = ShardExchange(comm, NUMEL, torch.float32, SHARDS, deterministic=deterministic)
-        mine = shares_of(SHARDS, comm.size)[comm.rank]
+        shares = ranges_of(lengths) if lengths else shares_of(SHARDS, comm.size)
+        exchange = ShardExchange(comm, NUMEL, torch.float32, shares, deterministic=deterministic)
+        mine = shares[comm.rank]
         for _ in range(2):  # memory is used again in the next step
             own = ShardSum(mine, deterministic=deterministic)
             for shard in mine:
@@ -38,6 +39,12 @@ def total(members, deterministic, run=run_ranks):
 @pytest.mark.parametrize("members", range(2, 9))
 def test_bits_do_not_depend_on_the_members(members):
     assert torch.equal(total(members, True), total(1, True))
+
+
+@pytest.mark.parametrize("lengths", [(1, 7), (7, 1), (3, 2, 2, 1), (1, 6, 1), (1, 1, 1, 5)])
+def test_bits_do_not_depend_on_the_deal_of_tasks(lengths):
+    assert torch.equal(total(len(lengths), True, lengths=lengths), total(1, True))
+    assert not torch.equal(total(2, False, lengths=(3, 5)), total(2, False, lengths=(6, 2)))  # the control
 
 
 @pytest.mark.parametrize("members", [2, 3, 5])

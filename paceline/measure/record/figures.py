@@ -249,12 +249,18 @@ class TimedIncident(Incident, total=False):
 
 
 class ElasticPart(Part, total=False):
-    """An elastic job: its groups, and (seconds, committed steps per second, members) over time."""
+    """An elastic job: its groups, and (seconds, committed steps per second, members) over time.
+
+    `shards` has the virtual shards of each member of the last group; `deals` counts groups that were formed only to
+    give slow members fewer of them.
+    """
 
     generations: int
     members: int
     rollbacks: int
     steps: int
+    shards: list[int]
+    deals: int
     rate: list[list[Number]]
 
 

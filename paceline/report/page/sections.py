@@ -23,7 +23,7 @@ from paceline.race.results.verdict import leaders, verdicts
 from paceline.race.results.wording import share
 from paceline.report import plots, spread, tables
 from paceline.report.drawing import LARGEST, draw
-from paceline.report.elastic import rate_over_time
+from paceline.report.elastic import rate_over_time, task_table
 from paceline.report.page.html import figure, slug, table, tag, text
 from paceline.report.plots import Figure
 from paceline.report.timeline import timeline
@@ -265,7 +265,9 @@ def elastic_jobs(records: Sequence[Record]) -> Iterator[str]:
         note = (
             "Committed steps of jobs whose members may come and go. Every incident is marked; the table has its phases."
         )
-        yield section("Elastic jobs", note, "".join(figure(chart, name_of(record)) for record, chart in shown))
+        charts = "".join(figure(chart, name_of(record)) for record, chart in shown)
+        tasks = text("p", "A task is one virtual shard over some consecutive steps.", class_="note")
+        yield section("Elastic jobs", note, charts + tasks + table(task_table([record for record, _ in shown])))
 
 
 def runs(records: Sequence[Record]) -> str:

@@ -146,8 +146,9 @@ def elastic_means_one_sum(run: Run, axes: Axes) -> Iterator[PacelineError]:
 
 
 def only_elastic_jobs_go_on(run: Run, axes: Axes) -> Iterator[PacelineError]:
-    """Refuse --restart and --job in a job with fixed members, which restarts nothing and has no journal."""
-    for flag, value in (("--restart", run.restart), ("--job", run.job)):
+    """Refuse --restart, --job and --batches-per-task in a job with fixed members, which has no coordinator."""
+    values = {"--restart": run.restart, "--job": run.job, "--batches-per-task": run.batches_per_task}
+    for flag, value in values.items():
         if value is not None and not axes.membership.elastic:
             yield WrongCommand(
                 f"{flag} {value} with membership {axes.membership}",

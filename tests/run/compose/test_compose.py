@@ -349,7 +349,7 @@ def test_compressors_leave_notes(text, notes):
     assert all(note in line for note, line in zip(notes, found, strict=True))
 
 
-@pytest.mark.parametrize("field", [{"restart": "3"}, {"job": "folder"}])
+@pytest.mark.parametrize("field", [{"restart": "3"}, {"job": "folder"}, {"batches_per_task": 8}])
 def test_what_only_elastic_jobs_have_is_refused_with_fixed_members(field):
     ((name, value),) = field.items()
     with pytest.raises(Refused, match=f"--{name} {value} with membership fixed"):
