@@ -96,16 +96,16 @@ def _allreduce(x: Tensor, average: bool, local: bool, wait: bool, finish: Finish
     src = (whole / comm.size if average else whole).contiguous()
     out = torch.empty_like(src)
     name = "allreduce inside a node" if local else "allreduce"
-    key = _key(name if average else f"{name}, average=False", x)
+    key = shaped(name if average else f"{name}, average=False", x)
     return result_of(Handle(comm.all_sum(src, out, key), out, x.dtype, finish=finish), wait)
 
 
 def _broadcast(x: Tensor, root: int, wait: bool, finish: Finish) -> Any:
     comm, out = current().comm, x.detach().clone(memory_format=torch.contiguous_format)
-    return result_of(Handle(comm.broadcast(out, root, _key("broadcast", x)), out, finish=finish), wait)
+    return result_of(Handle(comm.broadcast(out, root, shaped("broadcast", x)), out, finish=finish), wait)
 
 
-def _key(name: str, x: Tensor) -> str:
+def shaped(name: str, x: Tensor) -> str:
     """Return what ranks compare besides length and dtype. Tensors of one length may differ in shape."""
     return f"{name} {list(x.shape)}" if x.dim() > 1 else name
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paceline.api.collectives import Finish, gather_counts, padded_to
+from paceline.api.collectives import Finish, gather_counts, padded_to, shaped
 from paceline.api.handle import Handle, into, result_of
 from paceline.api.join import current
 from paceline.api.weights import refuse_biased, row_of, topology_of
@@ -188,7 +188,7 @@ def _mixed(
 
 def _mix(x: Tensor, row: Mixing, key: str, wait: bool, finish: Finish) -> Any:
     comm, src = current().comm, x.detach().contiguous()
-    out = torch.empty_like(src)
+    out, key = torch.empty_like(src), shaped(key, x)
     comparison = comm.agree("mix", tensor_text(src), key)
     return result_of(Handle(comm.mix(src, out, row, key), out, comparison=comparison, finish=finish), wait)
 
@@ -220,12 +220,23 @@ def _through_nodes(
         before.wait()
     if written:
         channel.mixing = row
-    comparison = comm.agree("hierarchical_neighbor_allreduce", tensor_text(x), f"{name}, step {step}")
+    unit = _ShapedUnit(step, 0)
+    unit.name = shaped(f"hierarchical_neighbor_allreduce, {name}", x)
+    comparison = comm.agree("hierarchical_neighbor_allreduce", tensor_text(x), unit)
     flat = x.detach().to(wide(x.dtype)).contiguous().view(-1)
     out = torch.empty_like(flat)
-    work = channel.start(Unit(step, 0), Chunk(0, 0, flat.numel()), flat, out, None)
+    work = channel.start(unit, Chunk(0, 0, flat.numel()), flat, out, None)
     worker.levels[name] = channel, work
     return result_of(Handle(work, out.view(x.shape), x.dtype, comparison, finish), wait)
+
+
+class _ShapedUnit(Unit):
+    """The unit of a library call. Comms that compare every call compare the shape of its tensor, too."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.name}, step {self.step}"
 
 
 class _WrittenNodes(NodesChannel):

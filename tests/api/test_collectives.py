@@ -40,8 +40,14 @@ def test_allreduce_gives_mean_or_sum_and_leaves_its_input_alone():
         (lambda r: calls.allreduce(x_of(r), average=r == 0), "allreduce, average=False"),
         (lambda r: calls.allreduce(torch.ones((2, 3) if r else (3, 2))), r"allreduce \[3, 2\]"),
         (lambda r: calls.broadcast(torch.ones((2, 3) if r else (3, 2))), r"broadcast \[3, 2\]"),
+        (lambda r: calls.neighbor_allreduce(torch.ones((2, 3) if r else (3, 2))), r"neighbor_allreduce.* \[3, 2\]"),
+        (lambda r: calls.pair_gossip(torch.ones((2, 3) if r else (3, 2)), 1 - r), r"pair_gossip \[3, 2\]"),
+        (
+            lambda r: calls.hierarchical_neighbor_allreduce(torch.ones((2, 3) if r else (3, 2))),
+            r"hierarchical_neighbor_allreduce.* \[3, 2\]",
+        ),
     ],
-    ids=["mean and sum", "shapes of a sum", "shapes of a broadcast"],
+    ids=["mean and sum", "a sum", "a broadcast", "neighbors", "a pair", "nodes"],
 )
 def test_calls_that_differ_in_more_than_length_give_no_result(call, words):
     with pytest.raises(CallMismatch, match=words):

@@ -64,6 +64,8 @@ class TcpGroup:
         if self.size == 1:
             out.copy_(flat)
             return TcpWork(self.mesh, None)
+        if flat.nbytes <= plans.SMALL:  # a ring sends every range before it writes there
+            flat = _apart(flat, out)
         return self._run("all_sum", plans.sum_steps, flat, out, key)
 
     def reduce_scatter(self, src: Tensor, dst: Tensor, key: object = "") -> TcpWork:
@@ -90,8 +92,8 @@ class TcpGroup:
 
     def mix(self, src: Tensor, dst: Tensor, mixing: Mixing, key: object = "") -> TcpWork:
         """Start dst = keep * src + the weighted src of the sources. Only the ranks of `mixing` wait for each other."""
-        flat, out = _dense(src), dst.view(-1)
-        weights = dict(mixing.sources)
+        out = dst.view(-1)
+        flat, weights = _apart(_dense(src), out), dict(mixing.sources)
         sources = tuple(peer for peer, _ in mixing.sources)
         if not sources:
             mix_into(out, flat, mixing.keep, [])
@@ -329,3 +331,9 @@ class MemberComm(TcpGroup):
 
 def _dense(tensor: Tensor) -> Tensor:
     return tensor.detach().reshape(-1).contiguous()
+
+
+def _apart(src: Tensor, dst: Tensor) -> Tensor:
+    """Return src, or a copy if it shares memory with dst: a range may be written while a slow line still sends it."""
+    first, last = src.data_ptr(), src.data_ptr() + src.nbytes
+    return src.clone() if first < dst.data_ptr() + dst.nbytes and dst.data_ptr() < last else src

@@ -190,6 +190,37 @@ def test_neighbors_wait_for_each_other_only():
     assert run_tcp_ranks(4, work) == [[1_200_000]] * 4
 
 
+@pytest.mark.parametrize("size", [3, 8], ids=["direct", "doubling"])
+def test_a_small_sum_in_place_sends_its_own_values_behind_a_large_message(size):
+    """Rank 0 has both other vectors and adds them while its line to rank 1 is still full of the message before."""
+
+    def work(comm):
+        large = torch.zeros(10_000_000 if comm.rank < 2 else 1)
+        sources, targets = (((0, 1.0),), ()) if comm.rank == 1 else ((), (1,) if comm.rank == 0 else ())
+        before = comm.mix(large, torch.zeros_like(large), Mixing(0.0, sources, targets), "a large message")
+        x = value(comm.rank, 1000)
+        comm.all_sum(x, x, "in place").wait()
+        before.wait()
+        return torch.equal(x, total(size, 1000))
+
+    assert run_tcp_ranks(size, work) == [True] * size
+
+
+def test_neighbors_may_mix_in_place():
+    """Each rank writes its result while it still sends: 40 MB do not fit into the buffers of the kernel."""
+
+    def work(comm):
+        x, there = value(comm.rank, 10_000_000), 1 - comm.rank
+        keep, weight = (0.0, 1.0) if comm.rank else (0.5, 0.5)
+        if comm.rank == 0:
+            time.sleep(0.1)
+        comm.mix(x, x, Mixing(keep, ((there, weight),), (there,)), "in place").wait()
+        expected = keep * value(comm.rank, 10_000_000) + weight * value(there, 10_000_000)
+        return torch.equal(x, expected)
+
+    assert run_tcp_ranks(2, work) == [True] * 2
+
+
 def test_small_sums_take_one_round_and_large_ones_a_ring():
     small = plans.program(plans.sum_steps, 0, 4, 256, 4)
     assert sorted(small.outgoing) == [1, 2, 3]
