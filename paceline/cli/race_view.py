@@ -166,8 +166,8 @@ def _legend(race: Race) -> str:
 
 
 _PAIRED = (
-    " of ddp and of limit compare turns of the same start, without the extreme ones; rates are means over all turns, so "
-    "their quotient may differ a little."
+    " of ddp and of limit compare turns of the same start, without the extreme ones; rates are means over all turns, "
+    "so their quotient may differ a little."
 )
 
 

@@ -165,8 +165,8 @@ def _coordinate(job: LocalJob, run: Run, folder: Path, environ: Mapping[str, str
     job.restarts = Restarts(run.restart or DEFAULT, always=frozenset({run.workers}))
     job.on_gone = lambda rank: (folder / f"{ABSENT}-{rank}").touch()
     rule = "tcp" if parse(_elastic_comm(run)).word == "tcp" else "shm"
-    place = {"rule": rule, "interface": first.host.address if run.lab else "127.0.0.1"}
-    command = coordinator_command(folder, **_numbers(run, elastic), **place)
+    interface = first.host.address if run.lab else "127.0.0.1"
+    command = coordinator_command(folder, **_numbers(run, elastic), rule=rule, interface=interface)
     prefix = first.place.prefix if run.lab else ()
     job.launch(run.workers, [*prefix, *command], environ, host="coordinator")
 

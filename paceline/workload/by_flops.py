@@ -29,7 +29,7 @@ def of_flops(model: str, step: float, batch: int) -> StepProfile:
 def _spread(
     model: str, slots: Sequence[Slot], parts: Sequence[float], forward: float, backward: float, batch: int
 ) -> StepProfile:
-    """Return a profile in which layer k takes the share parts[k] of both passes. The layout begins at the last layer."""
+    """Return a profile in which layer k takes the share parts[k] of both passes. The last layer is the first slot."""
     begins = [0.0, *accumulate(parts)][:-1]
     ready = [backward * (1 - begin) for begin in begins]
     order = range(len(slots) - 1, -1, -1)

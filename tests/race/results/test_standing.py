@@ -106,7 +106,8 @@ def test_a_winner_must_differ_from_every_other():
 
 def test_few_starts_give_figures_but_no_verdict():
     [field] = fields_of(race(worlds=(2,), starts=2))
-    few = "2 fresh starts of allreduce and wfbp are too few, 5 are needed; allreduce runs at 1.10x ddp (without an interval)."
+    few = "2 fresh starts of allreduce and wfbp are too few, 5 are needed; "
+    few += "allreduce runs at 1.10x ddp (without an interval)."
     assert verdict(field).headline == f"No verdict yet on 2 workers: {few}"
 
 
