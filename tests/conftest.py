@@ -23,7 +23,7 @@ LASTING = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")  # 
 BY_IMPORT = {"PYTEST_CURRENT_TEST", "KMP_INIT_AT_FORK", "KMP_DUPLICATE_LIB_OK", "TORCHINDUCTOR_CACHE_DIR"}
 
 SHARED = ("tests/elastic/test_crew.py", "tests/examples/test_examples.py")  # files with one job for all their tests
-ALL_CORES = {"cluster", "comm", "engine", "kills", "measure", "multi"}
+ALL_CORES = {"cluster", "comm", "engine", "kills", "measure", "multi", "race"}
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,8 @@ def one_core_for_threads(request: pytest.FixtureRequest) -> Iterator[None]:
     """Keep a test without processes of its own on one core, where ranks that are threads hand over Python's lock.
 
     On two cores they wake each other only to wait for it, which takes twice the time. Tests of what is done without
-    that lock (comm, cluster, engine and measure), and real processes, have all cores.
+    that lock (comm, cluster, engine and measure), of what depends on the number of cores (race), and real processes,
+    have all cores.
     """
     cores = os.sched_getaffinity(0)
     room = request.path.relative_to(Path(__file__).parent).parts[0]

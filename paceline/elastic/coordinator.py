@@ -12,17 +12,14 @@ coordinator -> member    group (a generation), change (come back after this step
                          tasks), lost (a member of the group died), waiting (why there is no group yet), end (all steps
                          were made), pong
 
-python -m paceline.elastic.coordinator FOLDER --start 4 --max 8
+`python -m paceline.elastic FOLDER --start 4 --max 8` starts it (__main__.py).
 """
 
 from __future__ import annotations
 
-import argparse
 import logging
-import os
 import selectors
 import socket
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,7 +27,7 @@ from typing import Any
 
 from paceline.comm.peers import Peers
 from paceline.comm.shm.memory import host_identity
-from paceline.elastic.door import Link, lock_folder, open_door, tune
+from paceline.elastic.door import Link, open_door, tune
 from paceline.elastic.frames import (
     ABSENT,
     FINISHED,
@@ -45,7 +42,7 @@ from paceline.elastic.frames import (
 from paceline.elastic.journal import Journal
 from paceline.elastic.progress import Progress
 from paceline.elastic.protocol import Group, Registry, Report, slot_of
-from paceline.elastic.recoveries import Recoveries, summary_of
+from paceline.elastic.recoveries import Recoveries
 from paceline.elastic.status import message_of, status_of
 from paceline.elastic.tasks import computing, near_border
 from paceline.errors import PacelineError
@@ -399,38 +396,3 @@ class Coordinator:
         if group is not None and line.get("member") in group.members:
             line["rank"] = group.members.index(line["member"])
         self.recoveries.begin(self.journal.note(line), line, self._clock())
-
-
-def main(words: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="paceline.elastic.coordinator")
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--start", type=int, required=True)
-    parser.add_argument("--min", type=int, default=1)
-    parser.add_argument("--max", type=int, default=8)
-    parser.add_argument("--task", type=int, default=0)
-    parser.add_argument("--interface", default="127.0.0.1")
-    parser.add_argument("--rule", choices=("shm", "tcp"), default="shm")
-    chosen = parser.parse_args(words)
-    logging.basicConfig(format="paceline coordinator: %(message)s")
-    os.umask(0o077)
-    lock = lock_folder(chosen.folder)
-    numbers = {"start": chosen.start, "minimum": chosen.min, "maximum": chosen.max, "task": chosen.task}
-    registry = Registry(**numbers, rule=chosen.rule)
-    coordinator = Coordinator(chosen.folder, registry, interface=chosen.interface)
-    address = (chosen.folder / "address").read_text().strip()
-    command = f"paceline join {address} --token-file {chosen.folder / 'token'} -- python SCRIPT"
-    print(f"paceline: {command} adds a worker to this job", file=sys.stderr, flush=True)
-    try:
-        coordinator.serve()
-        if summary := summary_of(coordinator.journal.incidents()):
-            print(f"paceline: {summary}", file=sys.stderr, flush=True)
-    finally:
-        coordinator.close()
-        os.close(lock)
-    if coordinator.deserted:
-        log.error("all members left after %d steps, before training was complete", registry.watermark)
-        sys.exit(1)
-
-
-if __name__ == "__main__":
-    main()

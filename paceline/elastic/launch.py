@@ -47,7 +47,7 @@ def coordinator_command(
     """Return the command that starts the coordinator, or starts it again on its journal."""
     values = {"--start": start, "--min": least, "--max": most, "--task": task, "--rule": rule, "--interface": interface}
     words = [word for flag, value in values.items() for word in (flag, str(value))]
-    return [sys.executable, "-m", "paceline.elastic.coordinator", str(folder), *words]
+    return [sys.executable, "-m", "paceline.elastic", str(folder), *words]
 
 
 def write_spec(folder: Path, *, start: int, least: int, most: int, task: int, restart: str) -> None:

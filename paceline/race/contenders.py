@@ -26,8 +26,9 @@ from paceline.errors import UnknownName, WrongCommand, short
 from paceline.menu.grammar import LONGEST
 from paceline.run.compose.compose import axes_of
 from paceline.run.fields import Kind
+from paceline.run.older import OLDER
 from paceline.run.reference import REFERENCES
-from paceline.run.run import CHOSEN, OLDER, Run, changing, fields
+from paceline.run.run import CHOSEN, Run, changing, fields
 
 # Settings of the whole race, the same for all contenders.
 _OF_THE_RACE = (*fields(Kind.SIZE, Kind.LENGTH), "model")

@@ -32,10 +32,9 @@ from paceline.run.fields import (
     Change,
     Kind,
 )
+from paceline.run.older import renamed
 from paceline.run.reference import REFERENCES, ReferenceTraits
 from paceline.types import Cluster, Host
-
-OLDER = {"compress": "compressor"}  # names that fields had in older records and scripts
 
 SIZE, STRATEGY, AXIS, PLACE = Kind.SIZE, Kind.STRATEGY, Kind.AXIS, Kind.PLACE
 WORK, LENGTH, LAUNCHER = Kind.WORK, Kind.LENGTH, Kind.LAUNCHER
@@ -403,17 +402,6 @@ TO_LAUNCHER = fields(LAUNCHER)  # settings of the launcher, which a script does 
 # Shapes of samples; each model takes some of them.
 SHAPES = tuple(name for name in Run.model_fields if about(name).samples)
 GRID = tuple(name for name in Run.model_fields if about(name).in_grid)  # decided by a race for each of its cells
-
-
-def renamed(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings with older names replaced; a value under the older name replaces None under the new one."""
-    for older, name in OLDER.items():
-        if older in values:
-            rest = {key: value for key, value in values.items() if key != older}
-            if rest.get(name) not in (None, values[older]) and values[older] is not None:
-                raise ValueError(f"{older} is an older name of {name}: give one of them")
-            values = {**rest, name: rest.get(name) if values[older] is None else values[older]}
-    return values
 
 
 def _countable(ranks: int) -> int:

@@ -26,7 +26,7 @@ import torch
 from torch import nn
 
 import paceline
-from paceline.elastic.coordinator import main as coordinate
+from paceline.elastic.__main__ import main as coordinate
 from paceline.elastic.frames import ABSENT, make_token
 from paceline.elastic.journal import Journal
 from paceline.elastic.launch import FOLDER

@@ -12,7 +12,7 @@ from paceline.run.compose.compression import (
     whole_tensors,
 )
 from paceline.run.compose.matching import common_order, consensus_lanes, elastic_steps_end, lossless_parameters
-from paceline.run.run import Run
+from paceline.run.run import Run, flag_of
 from paceline.strategy import schedules
 from paceline.types import Lane, Slot
 
@@ -352,6 +352,6 @@ def test_compressors_leave_notes(text, notes):
 @pytest.mark.parametrize("field", [{"restart": "3"}, {"job": "folder"}, {"batches_per_task": 8}])
 def test_what_only_elastic_jobs_have_is_refused_with_fixed_members(field):
     ((name, value),) = field.items()
-    with pytest.raises(Refused, match=f"--{name} {value} with membership fixed"):
+    with pytest.raises(Refused, match=f"{flag_of(name)} {value} with membership fixed"):
         compose(Run(model="mlp", workers=2, **field))
     assert compose(Run(model="mlp", workers=2, membership="elastic", **field)).axes is not None
