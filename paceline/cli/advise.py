@@ -20,9 +20,9 @@ WIDTH = 80
 
 @app.command()
 def advise(
-    model: Annotated[str, typer.Option("--model", help="A model of paceline models, or your own with --profile.")] = (
-        "resnet50"
-    ),
+    model: Annotated[
+        str, typer.Option("--model", help="A model from `paceline models`, or your own with --profile.")
+    ] = ("resnet50"),
     machines: MachinesText = DEFAULT,
     workers: Annotated[
         int | None, typer.Option("--workers", "-np", min=1, help="Number of workers, if not all machines are used.")

@@ -42,7 +42,10 @@ def chaos(
     kinds: Annotated[str, typer.Option("--kinds", help="Kinds of faults, separated by commas.")] = ",".join(KINDS),
     compare: Annotated[
         bool,
-        typer.Option("--compare", help="Run the script without faults first, and compare the final bits and the time."),
+        typer.Option(
+            "--compare",
+            help="Run the script without faults first, and compare the final weights, bit by bit, and the time.",
+        ),
     ] = False,
 ) -> None:
     """Kill, stop, add and remove workers of a script at random, and judge the result. Give the script after --.

@@ -40,7 +40,7 @@ def data(
         str,
         typer.Option(
             "--model",
-            help="pack, bench, produce: a model that can train on the samples; fake samples get its shape.",
+            help="pack, bench, produce: a model that can train on the samples. Fake samples have its input shape.",
         ),
     ] = "small_cnn",
     shards: Annotated[int, typer.Option("--shards", help="pack: number of training files.")] = 8,
@@ -48,7 +48,7 @@ def data(
         int,
         typer.Option(
             "--seed",
-            help="Random seed: of the model (pack), of model and sample order (bench, produce), of the faults (serve).",
+            help="Random seed. pack: of the model; bench, produce: of model and sample order; serve: of the faults.",
             min=0,
         ),
     ] = 0,

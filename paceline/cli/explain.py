@@ -21,7 +21,7 @@ def explain(
     values: dict[str, Any],
     words: Annotated[
         list[str] | None,
-        typer.Argument(help="Settings as published benchmark scripts take them: dnn=resnet50 bs=64 nworkers=4."),
+        typer.Argument(help="Settings in the form of published benchmark scripts: dnn=resnet50 bs=64 nworkers=4."),
     ] = None,
     json: o.JsonFile = None,
 ) -> None:

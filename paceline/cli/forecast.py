@@ -35,15 +35,15 @@ StepTime = Annotated[
 ]
 LinkFile = Annotated[
     Path | None,
-    typer.Option("--link", help="The measured network: a file of paceline net, or output of nccl-tests."),
+    typer.Option("--link", help="The measured network: a file from `paceline net`, or output of nccl-tests."),
 ]
 
 
 @app.command()
 def forecast(
-    model: Annotated[str, typer.Option("--model", help="A model of paceline models, or your own with --profile.")] = (
-        "resnet50"
-    ),
+    model: Annotated[
+        str, typer.Option("--model", help="A model from `paceline models`, or your own with --profile.")
+    ] = ("resnet50"),
     machines: MachinesText = DEFAULT,
     strategy: Annotated[str, typer.Option("--strategy", help="Strategies, separated by commas, or all.")] = "all",
     workers: Annotated[
@@ -76,8 +76,8 @@ def forecast(
             "--learn",
             min=0,
             max=1_000_000,
-            help="Train the strategies on virtual replicas of --model for this many steps, and print loss and accuracy "
-            "against predicted time.",
+            help="Train virtual replicas of --model with each strategy for this many steps, and print loss and "
+            "accuracy against predicted time.",
         ),
     ] = 0,
     source: Annotated[str, typer.Option("--source", help="With --learn: where samples come from.")] = "fake",

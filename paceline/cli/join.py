@@ -21,7 +21,7 @@ TokenFile = Annotated[
 
 @app.command()
 def join(context: typer.Context, address: Address, token_file: TokenFile = None) -> None:
-    """Start one more worker on this host, which joins a running elastic job. Give its script after --.
+    """Add a worker on this host to a running elastic job. Give its script after --.
 
     The job prints its address and the file with its token when it starts. The worker gets the state of training from a
     member, between two steps. It leaves when it gets SIGTERM.

@@ -33,10 +33,10 @@ def records(
     runs: o.Runs = Path("runs"),
     json: o.JsonFile = None,
 ) -> None:
-    """List records, newest first; a race is one line.
+    """List records, newest first; a race takes one line.
 
     To list every start of a race, give its folder: paceline list --runs runs/NAME. Files that cannot be read are
-    named and left out.
+    reported and skipped.
     """
     if json is not None:
         check_writable(json)

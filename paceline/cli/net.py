@@ -47,7 +47,7 @@ def net(
     link: Annotated[Path | None, typer.Option("--link", help="Write latency and bandwidth to this file.")] = None,
     plot: Annotated[
         Path | None,
-        typer.Option("--plot", help="Draw bandwidth by message size and by pair of ranks to this SVG file."),
+        typer.Option("--plot", help="Plot bandwidth by message size, and for each pair of ranks, in this SVG file."),
     ] = None,
     json: o.JsonFile = None,
 ) -> None:

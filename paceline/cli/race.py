@@ -50,7 +50,7 @@ def _in_panel(panel: Panel, flag: str, help: str, default: str = "") -> Any:
     repeats=o.Changed(
         int | None,
         "How many turns each contender takes per start of the processes.",
-        "chosen from how much starts differ",
+        "chosen from the variation between starts",
     ),
 )
 def race(

@@ -31,7 +31,7 @@ def reproduce(
     name: Annotated[str, typer.Argument(metavar="NAME", help=f"{NAMES}.")],
     measure: Annotated[
         bool,
-        typer.Option("--measure", help="Before printing, run every configuration without a record on this machine."),
+        typer.Option("--measure", help="Before printing, run every configuration that has no record yet."),
     ] = False,
     quick: Annotated[
         bool, typer.Option("--quick", help="With --measure: run each configuration once, and briefly.")

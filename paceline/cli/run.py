@@ -34,7 +34,7 @@ def run(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Settings as published benchmark scripts take them: dnn=resnet50 bs=64; or your own script: "
+            help="Settings in the form of published benchmark scripts: dnn=resnet50 bs=64; or your own script: "
             "-- python my_train.py"
         ),
     ] = None,
@@ -59,7 +59,7 @@ def run(
         str, _output("--log-format", "plain, or tf_cnn: print steps as tf_cnn_benchmarks does.")
     ] = "plain",
     trace: Annotated[
-        Path | None, _output("--trace", "Write a few steps to this file, for Perfetto or chrome://tracing.")
+        Path | None, _output("--trace", "Write a trace of a few steps to this file, for Perfetto or chrome://tracing.")
     ] = None,
     tensorboard: Annotated[
         Path | None, _output("--tensorboard", "Write scalars to this folder (needs tensorboard).")

@@ -18,7 +18,9 @@ from paceline.measure.record.record import check_writable, write
 def topology(
     text: Annotated[str, typer.Argument(metavar="TOPOLOGY", help="exp2, 'one_peer(exp2)', 'graph(FILE)', ...")],
     size: Annotated[int | None, typer.Option("--size", help="Number of workers.  [default: 8]")] = None,
-    nodes: Annotated[str | None, typer.Option("--nodes", help="Nodes x workers on each, such as 2x8.")] = None,
+    nodes: Annotated[
+        str | None, typer.Option("--nodes", help="Number of nodes and of workers on each, such as 2x8.")
+    ] = None,
     step: Annotated[int, typer.Option("--step", help="Which step to show, for a topology that changes.")] = 0,
     svg: Annotated[Path | None, typer.Option("--svg", help="Draw the graph to this SVG file.")] = None,
     json: o.JsonFile = None,

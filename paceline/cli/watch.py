@@ -36,7 +36,7 @@ def watch(
 ) -> None:
     """Show members, rate and incidents of a running elastic job until it ends.
 
-    On a terminal the display is updated in place. Into a pipe or file, one line is printed per change.
+    On a terminal the display is updated in place. If the output is a pipe or a file, one line is printed per change.
     """
     if json is not None:
         check_writable(json)

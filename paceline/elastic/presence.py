@@ -192,7 +192,7 @@ class ElasticPresence:
                 signs.declare(False)
 
     def note(self, what: str) -> None:
-        """Ask the coordinator to write an incident of this member to its journal."""
+        """Ask the coordinator to record an incident of this member in the journal of the job."""
         self.client.say({"kind": "incident", "what": what, "member": self.member})
 
     @property

@@ -1,11 +1,11 @@
 """paceline forecast --check: measure held-out configurations here, forecast them, and write a certificate.
 
     calibrating runs   -> figures of the fabric (fit.py)
-    held-out runs      -> measured, and up to twice more if the interval is too wide
+    held-out runs      -> measured; repeated once or twice if the interval is too wide
     forecast           -> of every held-out run, from the figures and the model's times alone
 
 Every run is kept as a record. A check that was stopped continues where it stopped. The certificate is written
-after every row, so a check that was stopped leaves one with the rows that it had.
+after every row, so a check that was stopped leaves a certificate of the rows so far.
 """
 
 from __future__ import annotations

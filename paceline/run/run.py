@@ -98,7 +98,7 @@ class Run(BaseModel):
     hosts: str | None = field(
         None, LAUNCHER, "Hosts and how many workers each takes: a:4,b:4.", flags=("-H", "--hosts"), changes=()
     )
-    hostfile: str | None = field(None, LAUNCHER, "File with one host per line: a:4, or a slots=4.", changes=())
+    hostfile: str | None = field(None, LAUNCHER, "File with one host per line: node1:4, or node1 slots=4.", changes=())
     cluster_file: str | None = field(
         None,
         LAUNCHER,
@@ -131,7 +131,10 @@ class Run(BaseModel):
     )
 
     model: str = field(
-        "resnet50", WORK, "A model of paceline models, torchvision:NAME, or your package.module:function.", race="grid"
+        "resnet50",
+        WORK,
+        "A model from `paceline models`, torchvision:NAME, or your package.module:function.",
+        race="grid",
     )
     classes: int | None = field(
         None, WORK, "Number of classes.", unset="the model's", least=1, most=SAMPLES, unit="class", samples="img"
@@ -261,7 +264,7 @@ class Run(BaseModel):
     batches_per_task: int | None = field(
         None,
         LAUNCHER,
-        "With membership elastic, steps of a task; between tasks, slow workers get fewer shards.",
+        "With membership elastic, number of steps in a task. After each task, slow workers get fewer shards.",
         unset="50",
         least=1,
         most=STEPS,

@@ -61,7 +61,7 @@ def _middle(width: int, height: int) -> tuple[float, float, float, float]:
 
 
 def _part(width: int, height: int, dice: random.Random) -> tuple[float, float, float, float]:
-    """Return a part of 8 % to 100 % of the area, with sides between 3:4 and 4:3."""
+    """Return a random crop with 8 % to 100 % of the area and an aspect ratio between 3:4 and 4:3."""
     for _ in range(10):
         area = width * height * dice.uniform(0.08, 1.0)
         ratio = math.exp(dice.uniform(math.log(3 / 4), math.log(4 / 3)))

@@ -1,4 +1,4 @@
-"""The part of a network sweep that runs on every rank: time each verb at each size, check results, time pairs."""
+"""The part of a network sweep that runs on every rank: time each operation and each pair."""
 
 from __future__ import annotations
 

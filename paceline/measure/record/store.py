@@ -1,4 +1,4 @@
-"""Find records on disk, read them, and choose them by id. Files that cannot be read are named and left out.
+"""Find records on disk, read them, and choose them by id. Files that cannot be read are reported and skipped.
 
 runs/20261115-230042/ddp-1.json   a race has a folder      runs/one.json   any folder, at any depth
 """

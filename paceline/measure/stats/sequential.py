@@ -1,4 +1,4 @@
-"""Decide while measuring, with intervals of a ratio that stay valid if they are checked after every start.
+"""Decide during a race who is faster, with intervals of the ratio that may be checked after every start.
 
     start        1      2      3      4      5      6   ...
     log ratio    d1     d2     d3     d4     d5     d6
@@ -7,10 +7,11 @@
                                  (----)                    above 1, below 1, or inside the margin around 1
 
 An ordinary t interval is valid for one check. Checking it after each start and stopping at the first difference gives a
-wrong answer far more often than in 5 % of races. These are repeated confidence intervals: with the stated probability
-they contain the true ratio after every start at once, whatever makes the race stop. spending.py has their critical
-values, which are exact for normal log ratios up to HORIZON starts. Later starts use the error that is left until then,
-with the bounds of a mixture that holds forever. With t the statistic of n log ratios and g = EFFECT:
+wrong answer far more often than in 5 % of races. The intervals here are repeated confidence
+intervals: with the stated probability all of them, one after each start, contain the true ratio, whatever makes the
+race stop. spending.py has their critical values, which are exact for normal log ratios up to HORIZON starts. Starts
+after HORIZON use the error probability that is not spent yet, with mixture bounds, which are valid for any number of
+starts. With t the statistic of n log ratios and g = EFFECT:
 
     B(n) = (1 + n g)^(-1/2) * [ (1 + t^2/(n-1)) / (1 + t^2/((n-1)(1 + n g))) ]^(n/2)   <   1 / alpha
 

@@ -8,10 +8,10 @@
   |---------+------------------------------> step
    warm-up  start
 
-Warm-up ends with the first of three steps in a row that look like the later half of the series. The rest is steady
-unless it drifts or has two modes. It drifts if a line through it changes by more than DRIFT, and by more than chance.
-It has two modes if it splits into two levels, each with at least SHARE of the steps, that are further apart than the
-upper and lower half of one noisy level.
+The part after warm-up starts at the first of three steps in a row that look like the later half of the series. It is
+steady unless it drifts or has two modes. It drifts if a line fitted to it rises or falls by more than DRIFT and by more
+than chance explains. It has two modes if it splits into two levels with at least SHARE of the steps each, and the gap
+between them is larger than the gap between the upper and lower half of one noisy level.
 """
 
 from __future__ import annotations

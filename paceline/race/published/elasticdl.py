@@ -111,7 +111,7 @@ def _extra(model: str, counts: Sequence[int]) -> Iterator[Row]:
 
 
 def _figures(table: dict[str, Any], k: int) -> Iterator[PublishedFigure]:
-    """Yield the figures of row k of a table; figures that a table lacks are filled from records only."""
+    """Yield the figures of row k of a table; a figure that was not published comes from records alone."""
     for column, (name, ours) in COLUMNS.items():
         yield PublishedFigure(name, _printed(table[column][k]) if column in table else None, ours)
 
@@ -168,7 +168,7 @@ def _parameters(published: dict[str, Any], model: str) -> float:
 
 
 def _parts(cell: SheetCell | None) -> list[dict[str, float]]:
-    """Return the breakdown of a step for every start."""
+    """Return the breakdown of a step, once for each start of the processes."""
     records = cell.standing.records if cell is not None and cell.standing is not None else ()
     return [record.breakdown for record in records if record.breakdown.get("step")]
 

@@ -56,7 +56,7 @@ def group(run: Run) -> str:
 
 
 def setting(run: Run, environment: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """Return the settings that contenders of one race share; threads are those that a worker really had."""
+    """Return the settings that contenders of one race share; `threads` is the number that a worker really had."""
     values = {k: v for k, v in run.model_dump().items() if k not in _ASIDE}
     values["batch_size"], values["global_batch"] = run.per_worker, None
     values["threads"] = run.threads or _threads(environment, run.workers)

@@ -34,7 +34,7 @@ class WatchedDdp:
 
 
 def note_bucket(state: Any, bucket: dist.GradBucket) -> Future[Tensor]:
-    """Average a bucket as DDP does without a hook, and record when it leaves and when it is back."""
+    """Average a bucket in the way of DDP without a hook. Record when it is sent and when its average has arrived."""
     index, step = bucket.index(), state.step()
     state.log.append(Event(time.perf_counter(), "leave", step, index))
 
