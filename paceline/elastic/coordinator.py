@@ -38,6 +38,8 @@ from paceline.elastic.frames import (
     names_in,
     place_in,
     same,
+    seconds_in,
+    word_in,
 )
 from paceline.elastic.journal import Journal
 from paceline.elastic.progress import Progress
@@ -244,7 +246,7 @@ class Coordinator:
         elif message["kind"] == "ping":
             link.send({"kind": "pong"})
         elif message["kind"] == "incident":
-            self._note(**{key: value for key, value in message.items() if key not in ("kind", "at")})
+            self._note(what=word_in(message, "what"), member=link.member)
         elif message["kind"] == "bye":
             self._leave(link, bool(message.get("finished")), parting=bool(message.get("parting")))
         else:
@@ -280,7 +282,7 @@ class Coordinator:
         pid = count_in(message, "pid")
         if pid > MOST_PIDS:
             raise BrokenFrame(f"a process {pid}")
-        link.member, link.pid = str(message["member"])[:200], pid
+        link.member, link.pid = word_in(message, "member"), pid
         if message.get("host", self._host) != self._host:
             link.pid = 0  # a number of another host says nothing here
         link.place = place_in(message)
@@ -317,7 +319,7 @@ class Coordinator:
             names_in(message, "suspects"),
             bool(message["holds"]),
         )
-        shards, silence = count_in({"shards": 0, **message}, "shards"), float(message.get("silence", 0.0))
+        shards, silence = count_in({"shards": 0, **message}, "shards"), seconds_in(message, "silence")
         if self._registry.finished and not report.holds:
             link.send({"kind": "end"})
             return
@@ -330,6 +332,8 @@ class Coordinator:
             self._fenced.add(stale)  # a report is repeated until it is answered
             self._note(what="fenced", member=link.member, generation=report.generation)
         self._registry.arrive(report)
+        if self._registry.finished and not self._registry.waiting[link.member].holds:
+            link.send({"kind": "end"})  # it was evicted, and the others have made all steps meanwhile
         if known is not None and report.generation == known.generation:  # other members may still wait for it
             self._note_silent(known, report, silence)
             self.recoveries.left(known.generation, link.member, shards, self._clock())

@@ -21,6 +21,7 @@ FINISHED = "finished"  # this file exists when all steps were made
 ABSENT = "absent"  # absent-K: rank K has ended and is not started again
 LONGEST = 1 << 16  # bytes of one message
 LARGEST = 1 << 53  # a number in a message
+LONGEST_WORD = 200  # characters of a name
 
 Message = dict[str, Any]
 
@@ -59,6 +60,23 @@ def count_in(message: Message, name: str) -> int:
     value = message.get(name)
     if type(value) is not int or not 0 <= value < LARGEST:
         raise BrokenFrame(f"a message with {name} {short(str(value))}", why="it is a whole number from 0 on")
+    return value
+
+
+def seconds_in(message: Message, name: str) -> float:
+    """Return a field of a message that is a time in seconds; 0 if it is absent. Raises for anything but a number."""
+    value = message.get(name, 0.0)
+    if type(value) not in (int, float) or not 0 <= value < LARGEST:
+        raise BrokenFrame(f"a message with {name} {short(str(value))}", why="it is a number of seconds")
+    return float(value)
+
+
+def word_in(message: Message, name: str) -> str:
+    """Return a field of a message that is a name or a word. Raises for an empty, a long, or an unprintable text."""
+    value = message.get(name)
+    if not isinstance(value, str) or not value.isprintable() or not 0 < len(value) <= LONGEST_WORD:
+        why = f"it has 1 to {LONGEST_WORD} printable characters"
+        raise BrokenFrame(f"a message with {name} {short(repr(value))}", why=why)
     return value
 
 

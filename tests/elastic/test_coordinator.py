@@ -13,6 +13,7 @@ from paceline.elastic.client import DEAF, Client
 from paceline.elastic.coordinator import Coordinator
 from paceline.elastic.frames import LONGEST, BrokenFrame, Inbox, encode, parse_address
 from paceline.elastic.protocol import Registry
+from paceline.elastic.recoveries import summary_of
 from paceline.errors import PeerLost, WrongCommand
 
 
@@ -66,18 +67,52 @@ def test_what_follows_a_goodbye_does_not_end_the_coordinator(coordinator, tmp_pa
     assert stranger(coordinator, encode(hello) + encode({"kind": "steps", "generation": 1, "steps": 10**30}))
 
 
-@pytest.mark.parametrize("shards", [float("inf"), -1, "x"])
-def test_a_report_with_a_number_that_is_none_does_not_end_the_coordinator(coordinator, tmp_path, shards):
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("shards", value) for value in (float("inf"), -1, "x")),
+        *(("silence", value) for value in (10**400, float("inf"), float("nan"), -1, "x", None)),
+    ],
+)
+def test_a_report_with_a_number_that_is_none_does_not_end_the_coordinator(coordinator, tmp_path, name, value):
     hello = {"kind": "hello", "token": (tmp_path / "token").read_text(), "member": "a", "pid": os.getpid()}
     report = {"kind": "report", "generation": 0, "committed": 0, "ready": False, "suspects": [], "holds": True}
     with socket.create_connection(parse_address((tmp_path / "address").read_text())) as link:
-        for message in (hello, report, {**report, "generation": 1, "shards": shards}):
+        for message in (hello, report, {**report, "generation": 1, "suspects": ["a"], name: value}):
             assert coordinator.refused == 0
             link.sendall(encode(message))
             for _ in range(5):
                 coordinator.turn(0.01)
     assert coordinator._registry.group is not None
     assert coordinator.refused == 1
+
+
+@pytest.mark.parametrize("name", ["", "\ud800", "a\x1b[2J", "a\n", "a" * 201, None, ["a"]])
+def test_a_member_whose_name_is_none_is_refused(coordinator, tmp_path, name):
+    """Text that is not Unicode ended the coordinator in its journal, and a member without a name could never leave."""
+    hello = {"kind": "hello", "token": (tmp_path / "token").read_text(), "member": name, "pid": os.getpid()}
+    assert stranger(coordinator, encode(hello) + encode(WAITING))
+    assert coordinator.refused == 1
+    assert not coordinator._links
+    assert coordinator._registry.group is None
+
+
+@pytest.mark.parametrize("what", [None, {"what": "died", "generation": "x"}, "\ud800", "a\nb", ["died"]])
+def test_an_incident_that_is_none_is_not_written(coordinator, tmp_path, what):
+    """Later messages of other members failed on it, and so did the line about all incidents at the end."""
+    hello = {"kind": "hello", "token": (tmp_path / "token").read_text(), "member": "a", "pid": os.getpid()}
+    incident = {"kind": "incident", **(what if isinstance(what, dict) else {"what": what})}
+    with socket.create_connection(parse_address((tmp_path / "address").read_text())) as link:
+        for message in (hello, WAITING, incident):
+            link.sendall(encode(message))
+            for _ in range(5):
+                coordinator.turn(0.01)
+    coordinator.recoveries.knows("a", 1)
+    kinds = [line.get("what") for line in coordinator.journal.incidents()]
+    assert kinds[0] == "generation"
+    assert all(isinstance(kind, str) and kind.isprintable() for kind in kinds)
+    assert all(isinstance(line.get("generation", 1), int) for line in coordinator.journal.incidents())
+    assert summary_of(coordinator.journal.incidents()) is not None
 
 
 def test_a_flood_of_strangers_leaves_no_trace_in_memory(coordinator):
@@ -159,6 +194,30 @@ def test_a_report_of_an_old_generation_is_noted_and_does_not_decide(coordinator,
     assert coordinator._registry.group.generation == 5
     for client in test_members.values():
         client._drop()
+
+
+def test_an_evicted_member_that_returns_when_all_steps_are_made_ends(coordinator, tmp_path):
+    """It waited ten minutes for a group, and the coordinator and the launcher waited for it."""
+    clients = {name: Client(tmp_path, name) for name in ("a", "old")}
+    clients["a"].report(WAITING)
+    clients["old"].say({"kind": "ping"})
+    limit = time.monotonic() + 30
+    while clients["a"].group is None and time.monotonic() < limit:
+        coordinator.turn(0.01)
+        clients["a"].poll(0.01)
+    coordinator._registry.group = coordinator._registry.group.__class__(5, ("a",), 9)
+    clients["a"].close(finished=True)
+    for _ in range(5):
+        coordinator.turn(0.01)
+    assert not coordinator.ended  # "old" is connected
+    clients["old"].report({**WAITING, "generation": 4, "committed": 8, "suspects": ["a"], "holds": True})
+    coordinator.turn(0.1)
+    with pytest.raises(SystemExit) as ended:
+        clients["old"].wait_group(4, 2.0)
+    assert not ended.value.code
+    clients["old"]._drop()
+    coordinator.turn(0.1)
+    assert coordinator.ended
 
 
 def test_the_token_is_readable_by_the_user_only(coordinator, tmp_path):
