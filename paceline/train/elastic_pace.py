@@ -173,6 +173,7 @@ class ElasticPace:
         if fresh:
             stream = io.BytesIO(vector.numpy().tobytes())
             self._restore(Snapshot.read(stream, int(length), "the state of rank 0").state)
+            self._presence.committed = self._presence.group.steps  # if all others die now, training goes on from here
         self.comm.barrier()
 
     def _state(self) -> dict[str, Any]:
