@@ -176,6 +176,7 @@ class ElasticPresence:
 
     def beat(self) -> None:
         """Show other members that this member makes progress. Gradient hooks call it."""
+        self._beats.clear()  # it waits for nobody now: silence is counted from its next wait on
         if self._signs is not None and self._inside:
             self._signs.beat()
 
