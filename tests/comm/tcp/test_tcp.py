@@ -155,7 +155,9 @@ def test_a_generation_follows_another_at_once():
     for generation in range(3):
 
         def work(comm):
-            comm.abort("next") if comm.rank == 0 else comm.mesh.wait_until(lambda: comm.mesh.problem is not None, 20)
+            if comm.rank == 0:
+                comm.abort("next")
+            assert comm.mesh.wait_until(lambda: comm.mesh.problem is not None, 20)
 
         run_tcp_ranks(3, work, generation=generation)
 
