@@ -38,6 +38,9 @@ class Copy(NamedTuple):
     time: int = -1
 
 
+UNKNOWN = Copy("")  # it may be an old copy, or a file that waits for its upload
+
+
 class Mirror:
     """The records below one address."""
 
@@ -59,12 +62,14 @@ class Mirror:
             wanted = {name: item for name, item in copied.items() if self._is_old(name, item, copies)}
             # If this process is killed now, the next pull knows which files are copies, and may be overwritten.
             self._write(copies | {name: Copy(item.tag) for name, item in wanted.items()})
+            for name in copies.keys() - items.keys() - changed:  # somebody has deleted the object
+                if copies[name] != UNKNOWN:
+                    self._path(name, name).unlink(missing_ok=True)
             for name, item in wanted.items():
                 self._fetch(item, self._path(name, item))
-            for name in copies.keys() - items.keys() - changed:  # somebody has deleted the object
-                self._path(name, name).unlink(missing_ok=True)
-            kept = {name: copy for name, copy in copies.items() if name in changed}
-            fresh = {name: Copy(item.tag, *_state(self._path(name, item))) for name, item in copied.items()}
+            # A file that was no old copy keeps what was known: it may have been changed while others were fetched.
+            kept = {name: copy for name, copy in copies.items() if name in changed or name in copied}
+            fresh = {name: Copy(item.tag, *_state(self._path(name, item))) for name, item in wanted.items()}
             self._write(kept | fresh)
 
     def push(self) -> list[str]:
@@ -136,7 +141,10 @@ class Mirror:
             os.close(number)
 
     def _copies(self) -> dict[str, Copy]:
-        """Return what is known about the files. If that is damaged, all files count as copies that may be old."""
+        """Return what is known about the files.
+
+        If that is damaged, all files count as copies that may be old. None of them is deleted.
+        """
         path = self.folder / TAGS
         if not path.is_file():
             return {}
@@ -144,7 +152,7 @@ class Mirror:
             entries = json.loads(read_text(path, LARGEST))
             return {name: _copy(entry) for name, entry in entries.items()}
         except (ValueError, AttributeError, RecursionError):
-            return {name: Copy("") for name in self._files()}
+            return dict.fromkeys(self._files(), UNKNOWN)
 
     def _write(self, copies: Mapping[str, Copy]) -> None:
         with atomic(self.folder / TAGS) as stream:

@@ -129,6 +129,46 @@ def test_tags_of_an_earlier_version_or_damaged_ones_never_make_an_old_copy_an_up
     assert here.push() == []
 
 
+@pytest.mark.parametrize("tags", ["[[", '{"a.json": [1]}', '{"a.json": {"tag": "of a later version"}}'])
+def test_a_record_that_waits_for_its_upload_survives_damaged_tags(bucket, mirror, tags):
+    bucket.put("p/a.json", b"old")
+    here = mirror()
+    here.pull()
+    (here.folder / "b.json").write_bytes(b"measured here")
+    (here.folder / TAGS).write_text(tags)
+    here.pull()
+    assert here.push() == ["b.json"]
+    assert bucket.objects["p/b.json"][0] == b"measured here"
+
+
+def test_a_file_that_changes_while_others_are_copied_is_uploaded(bucket, mirror):
+    bucket.put("p/a.json", b"old")
+    here = mirror()
+    here.pull()
+    bucket.put("p/b.json", b"large")
+    read = bucket.read
+
+    def slow(item, start, stop):
+        (here.folder / "a.json").write_bytes(b"measured again")
+        return read(item, start, stop)
+
+    bucket.read = slow
+    here.pull()
+    assert here.push() == ["a.json"]
+    assert bucket.objects["p/a.json"][0] == b"measured again"
+
+
+def test_an_object_may_be_replaced_by_a_folder_of_its_name(bucket, mirror):
+    bucket.put("p/a", b"a file")
+    mirror().pull()
+    del bucket.objects["p/a"]
+    bucket.put("p/a/b.json", b"in a folder")
+    here = mirror()
+    here.pull()
+    assert (here.folder / "a" / "b.json").read_bytes() == b"in a folder"
+    assert here.push() == []
+
+
 def test_objects_that_stand_for_folders_are_left_out(bucket, mirror):
     bucket.objects |= {
         "p": (b"", "t"),
