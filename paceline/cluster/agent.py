@@ -125,7 +125,7 @@ def _message(line: bytes) -> dict[str, Any]:
     """Parse a message of the launcher. A line that is no message counts as the message "end"."""
     try:
         message = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         message = None
     return message if isinstance(message, dict) and "kind" in message else {"kind": "end"}
 
