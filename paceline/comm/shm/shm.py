@@ -180,10 +180,11 @@ class ShmSpace(SharedSpace):
         self._futexes.names = tuple(names) or tuple(range(size))
         super().__init__(rank, size, self._futexes, deadline)
         self.queue.watch = None if watch is None else lambda late: watch(self._futexes, late)
-        self.barrier()
+        try:
+            self.barrier()
+        finally:
+            _close(number)
         self._futexes.watch()
-        if number >= 0:
-            os.close(number)
 
     def _open_control(self, rank: int, nbytes: int, store: TextStore, deadline: float, name: str) -> tuple[Tensor, int]:
         if rank == 0:
@@ -228,27 +229,34 @@ class ShmSpace(SharedSpace):
         except Exception as error:
             problem = error
         announced = (-2, 0, 0, 0) if problem else memory.announce(number)[1:] if number >= 0 else (-1, 0, 0, 0)
-        self._announced[self.rank, :4] = torch.tensor(announced)
-        self.barrier()
-        table = self._announced[:, :4].tolist()
-        self.barrier()
-        if problem is not None:
-            raise problem
-        for owner in owners:
-            if table[owner][0] == -2:
-                raise PeerLost(f"{self._futexes.name(owner)} could not get shared memory", rank=owner)
-        kinds = (False, True) if twice else (False,)
-        views = [self._attach(owner, table[owner], nbytes, private) for private in kinds for owner in owners]
-        self.barrier()
-        if number >= 0:
-            os.close(number)
-        return views
+        try:
+            self._announced[self.rank, :4] = torch.tensor(announced)
+            self.barrier()
+            table = self._announced[:, :4].tolist()
+            self.barrier()
+            if problem is not None:
+                raise problem
+            for owner in owners:
+                if table[owner][0] == -2:
+                    raise PeerLost(f"{self._futexes.name(owner)} could not get shared memory", rank=owner)
+            kinds = (False, True) if twice else (False,)
+            views = [self._attach(owner, table[owner], nbytes, private) for private in kinds for owner in owners]
+            self.barrier()
+            return views
+        finally:
+            _close(number)
 
     def _attach(self, owner: int, announced: Sequence[int], nbytes: int, private: bool) -> Tensor:
         if owner == self.rank:
             return memory.attach(announced[0], nbytes, private=private)
         segment = memory.Segment(self._futexes.pid(owner), *announced)
         return memory.attach_from(segment, self._key, nbytes, private=private)
+
+
+def _close(number: int) -> None:
+    """Close the descriptor of a segment, if there is one: all ranks have mapped it, or never will."""
+    if number >= 0:
+        os.close(number)
 
 
 class ShmComm(Lockstep):

@@ -41,6 +41,33 @@ def attached(nbytes):
         os.close(number)
 
 
+def test_a_rank_whose_peer_never_comes_keeps_no_descriptor_open():
+    """An elastic worker lives on, and would keep a segment for every peer that died while both entered a group."""
+    gc.collect()
+    before, lost = descriptors(), []
+    with pytest.raises(PeerLost):
+        ShmComm(0, 2, MemoryStore(), 0.3)
+    gc.collect()
+    assert descriptors() == before
+    store, comms = MemoryStore(), {}
+
+    def work(rank):
+        comms[rank] = ShmComm(rank, 2, store, 2)
+
+    in_threads(work)
+    made = descriptors()
+    for allocate in (comms[0].allocate, comms[0].allocate_result):
+        try:
+            allocate(100, torch.float32)
+        except PeerLost as problem:
+            lost.append(problem)
+    assert len(lost) == 2
+    lost.clear()
+    gc.collect()
+    assert descriptors() == made
+    in_threads(lambda rank: comms[rank].close("failed"))
+
+
 @pytest.mark.parametrize("folder", [None, memory.FOLDER])
 def test_vectors_keep_no_descriptors_open(folder):
     gc.collect()  # of tests before this one
