@@ -203,7 +203,7 @@ class Ring:
         if (slot + 1) * size > len(self._space):
             raise self._failure(f"it named slot {slot}, which is outside of its memory")
         array = numpy.frombuffer(self._space, numpy.uint8, size, slot * size)
-        weakref.finalize(array, _give_back, self._line, slot).atexit = False
+        weakref.finalize(array, _give_back, self._line, slot, os.getpid()).atexit = False
         base = torch.from_numpy(array)
         return tuple(
             layout.tensor_of(base[start : start + field.nbytes], field)
@@ -211,7 +211,10 @@ class Ring:
         )
 
 
-def _give_back(line: socket.socket, slot: int) -> None:
+def _give_back(line: socket.socket, slot: int, owner: int) -> None:
+    """Tell the producer that a slot is free. A forked child must not: its parent may still use the batch."""
+    if os.getpid() != owner:
+        return
     try:
         line.send(_SLOT.pack(b"F", slot))
     except OSError:

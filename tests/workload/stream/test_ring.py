@@ -90,6 +90,21 @@ def test_a_batch_that_is_kept_keeps_its_slot_and_its_content(opened):
     assert torch.equal(first[0], copy)
 
 
+def test_a_forked_child_gives_no_slot_of_its_parent_back(opened):
+    """The producer would write into a batch that the parent still uses."""
+    stream = opened(queue("numbers", ", slots=2, timeout=60"))
+    first = stream.take()
+    copy = first[0].clone()
+    child = os.fork()
+    if child == 0:
+        del first
+        os._exit(0)
+    os.waitpid(child, 0)
+    for _ in range(6):
+        stream.take()
+    assert torch.equal(first[0], copy)
+
+
 def test_batches_that_keep_all_slots_are_named(opened):
     stream = opened(queue("numbers", ", slots=2, timeout=60"))
     kept = [stream.take(), stream.take()]
