@@ -8,7 +8,7 @@ import os
 import secrets
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import from_json
@@ -58,6 +58,7 @@ _NEEDED = {
     "bytes": ("received_per_step",),
     "resources": ("pss_peak",),
 }
+ID = r"^[^/\x00-\x1f.][^/\x00-\x1f]{0,199}$"  # files are named after it, so that it must not lead to another folder
 _WHOLE = {"replicas": ("identical",), "efficiency": ("value", "low", "high", "baseline", "speedup")}
 _UNKNOWN_TO_A_FORECAST = {"resources"}
 _UNKNOWN_TO_A_COORDINATOR = {"resources", "bytes"}  # which makes the record of an elastic job
@@ -73,7 +74,7 @@ class Record(BaseModel):  # type: ignore[explicit-any]  # BaseModel has it, the 
 
     schema_: int = Field(default=SCHEMA, alias="schema")
     kind: Kind = "measured"
-    id: str
+    id: Annotated[str, Field(pattern=ID)]
     text: str
     time: str
     run: Run
