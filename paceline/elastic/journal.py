@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.elastic.protocol import Group
-from paceline.errors import WrongCommand
+from paceline.errors import NoRoom, WrongCommand
 
 SCHEMA = """
 create table if not exists generation (number integer primary key, members text, fresh text, steps integer, at real);
@@ -27,6 +27,7 @@ create table if not exists process (member text primary key, pid integer, born t
 create table if not exists incident (at real, text text);
 create table if not exists progress (at real, generation integer, steps integer, members integer, parts text);
 """
+UNWRITABLE = ("database or disk is full", "disk I/O error")
 GROUPS = "select number, members, fresh, steps, lengths from generation left join deal using (number)"
 
 
@@ -61,6 +62,8 @@ class Journal:
         try:
             yield
         except (sqlite3.DatabaseError, ValueError, TypeError, OverflowError, RecursionError) as problem:
+            if str(problem) in UNWRITABLE:  # never advise to remove a journal that is whole
+                raise NoRoom(f"the journal {self._path}", why=str(problem), remedy="free some room") from None
             raise WrongCommand(
                 f"the journal {self._path}", why=str(problem), remedy="another folder, or remove the file to begin anew"
             ) from None

@@ -1,10 +1,11 @@
+import resource
 import sqlite3
 
 import pytest
 
 from paceline.elastic.journal import Journal
 from paceline.elastic.protocol import Group
-from paceline.errors import WrongCommand
+from paceline.errors import NoRoom, WrongCommand
 
 
 def test_a_journal_gives_back_the_last_generation_and_the_watermark(tmp_path):
@@ -69,6 +70,23 @@ def test_a_file_that_is_no_journal_is_refused(tmp_path):
     (tmp_path / "journal.db").write_bytes(b"something else, long enough to be looked at" * 40)
     with pytest.raises(WrongCommand, match="journal"):
         Journal(tmp_path / "journal.db")
+
+
+def test_a_journal_on_a_full_disk_is_not_called_damaged(tmp_path):
+    """The advice for a damaged one is to remove it, and with it the state of the job."""
+    journal = Journal(tmp_path / "journal.db")
+    journal.begin(Group(1, ("a",), 0))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / "journal.db-wal").stat().st_size, hard))
+    try:
+        with pytest.raises(NoRoom, match="free some room") as problem:
+            journal.mark(1, 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "remove" not in str(problem.value)
+    journal.mark(1, 2)
+    assert journal.watermark() == 2
+    journal.close()
 
 
 def test_sqlite_is_new_enough():
