@@ -6,6 +6,7 @@ background. A member that waits for a group asks for a sign of life, and connect
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import select
@@ -27,6 +28,7 @@ CONNECT = 1.0  # seconds for one attempt
 NEAR = 0.005  # seconds in which a coordinator of the same host accepts
 PING, DEAF = 0.7, 2.0  # seconds of silence before a question, and before a new connection
 REFUSED = 15.0  # seconds without a coordinator at a fixed address after which it counts as gone
+GOODBYE = 10.0  # seconds to wait for a coordinator that is being restarted, to say that all steps were made
 
 
 class Client:
@@ -219,8 +221,17 @@ class Client:
         """Return why this member has no group yet."""
         return self.waits_for or ("no answer yet" if self._open else "the coordinator cannot be reached")
 
+    def _reach(self, seconds: float) -> None:
+        """Wait until the coordinator is connected, unless it has ended: it would wait for a goodbye that it missed."""
+        limit = time.monotonic() + seconds
+        with contextlib.suppress(PeerLost):
+            while not self._connected() and not self._contact.finished and time.monotonic() < limit:
+                time.sleep(PAUSE)
+
     def close(self, *, finished: bool, parting: bool = False) -> None:
         """Say goodbye: `finished` if all steps were made, `parting` if a signal asked this member to leave."""
         self._report = None
+        if finished:
+            self._reach(GOODBYE)
         self.say({"kind": "bye", "finished": finished, "parting": parting})
         self._drop()

@@ -75,6 +75,7 @@ class Coordinator:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._token = make_token(folder)
         self.journal = Journal(folder / "journal.db")
+        self._expected = registry.start  # workers that the launcher started; a restart does not change it
         registry.resume(self.journal.last(), self.journal.watermark())
         if registry.group is not None:
             registry.start = registry.minimum
@@ -88,7 +89,6 @@ class Coordinator:
         self._dealing = False  # members have been told to return at the end of their tasks
         self._fenced: set[tuple[str, int]] = set()  # members of old generations whose report was noted
         self._doubtful: dict[str, int] = {}  # members without a connection whose process may still run
-        self._expected = registry.start
         self._lacking, self._since = "", clock()  # why there is no group, and since when
         self.recoveries, self._progress = Recoveries(), Progress(self.journal)
         self.refused, self.ended, self.deserted = 0, False, False
@@ -119,13 +119,14 @@ class Coordinator:
         if self._restarted is not None and now - self._restarted > GRACE:
             self._restarted = None
             self._forget_unseen()
+            self.ended = self.ended or (self._registry.finished and not self._links)
         for member, pid in tuple(self._doubtful.items()):
             if member in self._links or self._peers.ended(pid):
                 del self._doubtful[member]
                 if member not in self._links:
                     self._registry.lose(member, dead=True)
                     self.recoveries.died(self.journal, member)
-        if self._registry.group is None:
+        if self._registry.group is None or not self._links:
             self._count_absent()
         self._form()
         self._explain(now)
@@ -143,13 +144,14 @@ class Coordinator:
                 self._doubtful[member] = pid
 
     def _count_absent(self) -> None:
-        """Do not wait for workers that ended before the first group and are not restarted."""
+        """Do not wait for workers that have ended and are not restarted. End if they are all, and nobody has joined."""
         absent = len(list(self._folder.glob(f"{ABSENT}-*")))
         start = max(self._registry.minimum, self._expected - absent)
-        if start < self._registry.start:
+        if self._registry.group is None and start < self._registry.start:
             self._registry.start = start
             log.warning("%d of %d workers ended before the first group; it begins without them", absent, self._expected)
-        self.ended = self.ended or (absent >= self._expected and not self._links)
+        nobody = not self._links and self._registry.deserted
+        self.ended = self.ended or (absent >= self._expected and nobody)
 
     def _explain(self, now: float) -> None:
         """Send the reason why there is no group to all waiting members. Print it if that state lasts."""
@@ -364,7 +366,7 @@ class Coordinator:
             for name, report in self._registry.waiting.items():
                 if not report.holds:
                     self._links[name].send({"kind": "end"})
-        self.ended = not self._links
+        self.ended = not (self._links or self._registry.unseen)
         self.deserted = self.ended and parting and not self._registry.finished
 
     def _form(self) -> None:

@@ -111,22 +111,34 @@ def place_in(message: Message) -> dict[str, Any] | None:
 def make_token(folder: Path) -> str:
     """Create the job's token in a file that only the user can read. If the file exists, return its token."""
     path = folder / "token"
-    if not path.exists():
-        path.touch(mode=0o600)
-        path.write_text(new_token())
+    if not path.exists() or not path.read_text():
+        fresh = folder / f".token.{secrets.token_hex(4)}"
+        fresh.touch(mode=0o600, exist_ok=False)
+        fresh.write_text(new_token())
+        fresh.replace(path)  # whoever is killed before leaves no empty token, which everybody knows
     return path.read_text()
 
 
 def same(shown: object, token: str) -> bool:
     """Return whether a token is right. Comparing takes the same time for every wrong token."""
-    return isinstance(shown, str) and secrets.compare_digest(shown.encode(), token.encode())
+    if not isinstance(shown, str) or not token:
+        return False
+    return secrets.compare_digest(shown.encode("utf-8", "replace"), token.encode())
 
 
 def parse_address(text: str) -> tuple[str, int]:
     host, _, port = text.strip().rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
+    if not _is_host(host) or not port.isdecimal() or int(port) > 65535:
         raise WrongCommand(f"address {text.strip()!r}", why="an address is HOST:PORT", remedy="127.0.0.1:29600")
     return host, int(port)
+
+
+def _is_host(text: str) -> bool:
+    """Return whether a text may be the name or address of a host. Sockets raise no OSError for other texts."""
+    try:
+        return bool(text.encode("idna")) and "\0" not in text
+    except UnicodeError:
+        return False
 
 
 def connect_to(address: str, seconds: float) -> socket.socket:

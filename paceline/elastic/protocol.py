@@ -201,6 +201,11 @@ class Registry:
         return [m for m in self.group.members if m not in self._gone and m not in self.waiting]
 
     @property
+    def deserted(self) -> bool:
+        """Whether all members of the group are known to have ended."""
+        return self.group is None or set(self.group.members) <= self._dead
+
+    @property
     def lacking(self) -> str:
         """The reason why waiting members get no group yet."""
         here = len(self.waiting)

@@ -1,18 +1,20 @@
 """The coordinator's door: who shows the token is heard, everything else is refused, and memory stays bounded."""
 
+import multiprocessing
 import os
 import random
 import resource
 import shutil
 import socket
+import threading
 import time
 
 import pytest
 
 from paceline.elastic.client import DEAF, Client
 from paceline.elastic.coordinator import Coordinator
-from paceline.elastic.frames import LONGEST, BrokenFrame, Inbox, encode, parse_address
-from paceline.elastic.protocol import Registry
+from paceline.elastic.frames import ABSENT, LONGEST, BrokenFrame, Inbox, encode, make_token, parse_address, same
+from paceline.elastic.protocol import Group, Registry
 from paceline.elastic.recoveries import summary_of
 from paceline.errors import PeerLost, WrongCommand
 
@@ -202,7 +204,7 @@ def test_an_evicted_member_that_returns_when_all_steps_are_made_ends(coordinator
     clients["a"].report(WAITING)
     clients["old"].say({"kind": "ping"})
     limit = time.monotonic() + 30
-    while clients["a"].group is None and time.monotonic() < limit:
+    while (clients["a"].group is None or "old" not in coordinator._links) and time.monotonic() < limit:
         coordinator.turn(0.01)
         clients["a"].poll(0.01)
     coordinator._registry.group = coordinator._registry.group.__class__(5, ("a",), 9)
@@ -220,8 +222,125 @@ def test_an_evicted_member_that_returns_when_all_steps_are_made_ends(coordinator
     assert coordinator.ended
 
 
+def formed(folder, names, start=None):
+    """Return a coordinator with a first group of these members, and their clients."""
+    made = Coordinator(folder, Registry(start=start or len(names)))
+    clients = [Client(folder, name) for name in names]
+    for client in clients:
+        client.report({**WAITING, "holds": True})
+    limit = time.monotonic() + 30
+    while not all(client.group for client in clients) and time.monotonic() < limit:
+        made.turn(0.01)
+        for client in clients:
+            client.poll(0.001)
+    return made, clients
+
+
+def turned(made, seconds=5.0):
+    """Let a coordinator run for some seconds, or until it has ended; return whether it has."""
+    limit = time.monotonic() + seconds
+    while not made.ended and time.monotonic() < limit:
+        made.turn(0.01)
+    return made.ended
+
+
+def ask_status(made, folder):
+    with socket.create_connection(parse_address((folder / "address").read_text())) as link:
+        link.sendall(encode({"kind": "status", "token": (folder / "token").read_text()}))
+        for _ in range(20):
+            made.turn(0.01)
+        return Inbox().feed(link.recv(1 << 16))[0]
+
+
+def test_a_restarted_coordinator_knows_with_how_many_workers_the_job_began(tmp_path):
+    """The global batch of a worker that joins is its batch times this number: with another one, samples repeat."""
+    made, clients = formed(tmp_path, ["0-1-1", "1-2-2"])
+    before = ask_status(made, tmp_path)["start"]
+    made.close()
+    again = Coordinator(tmp_path, Registry(start=2))
+    assert (before, ask_status(again, tmp_path)["start"]) == (2, 2)
+    again.close()
+    for client in clients:
+        client._drop()
+
+
+def test_a_restarted_coordinator_whose_members_have_all_ended_ends(tmp_path):
+    """The launcher waits for it: goodbyes that came while it was down are lost."""
+    context = multiprocessing.get_context("fork")
+    ended = context.Process(target=time.sleep, args=(30,))
+    ended.start()
+    made, clients = formed(tmp_path, ["0-1-1"])
+    made.journal.begin(Group(2, ("0-1-1",), 3), {"0-1-1": ended.pid})
+    made.close()
+    clients[0]._drop()
+    ended.kill()
+    ended.join()
+    again = Coordinator(tmp_path, Registry(start=1))
+    assert not turned(again, 0.5)  # the launcher may start it again
+    (tmp_path / f"{ABSENT}-0").touch()
+    assert turned(again, 1.0)
+    again.close()
+
+
+def test_a_member_that_is_cut_off_is_waited_for_although_the_first_workers_have_left(tmp_path):
+    made, (first, joined) = formed(tmp_path, ["0-1-1", "9-2-2"], start=2)
+    first.close(finished=False, parting=True)
+    for number in range(2):
+        (tmp_path / f"{ABSENT}-{number}").touch()
+    made._links["9-2-2"].pid = 0  # as if it were on another host
+    assert not turned(made, 0.1)
+    joined._drop()
+    assert not turned(made, 0.5)
+    made.close()
+
+
+def test_a_goodbye_reaches_a_coordinator_that_is_being_restarted(tmp_path):
+    made, (client,) = formed(tmp_path, ["a"])
+    made.close()
+    client.poll(0.01)
+    closing = threading.Thread(target=client.close, kwargs={"finished": True})
+    closing.start()
+    time.sleep(0.3)
+    again = Coordinator(tmp_path, Registry(start=1))
+    assert turned(again)
+    assert again._registry.finished
+    closing.join()
+    again.close()
+
+
+def test_the_first_goodbye_after_a_restart_does_not_end_a_job_whose_other_member_is_still_to_connect(tmp_path):
+    made, (first, second) = formed(tmp_path, ["a", "b"])
+    made.close()
+    again = Coordinator(tmp_path, Registry(start=2))
+    first.poll(0.01)
+    first.close(finished=False, parting=True)
+    assert not turned(again, 0.3)
+    assert not again.deserted
+    second.poll(0.01)
+    second.poll(0.01)
+    closing = threading.Thread(target=second.close, kwargs={"finished": True})
+    closing.start()
+    assert turned(again)
+    closing.join()
+    again.close()
+
+
 def test_the_token_is_readable_by_the_user_only(coordinator, tmp_path):
     assert os.stat(tmp_path / "token").st_mode & 0o077 == 0
+
+
+def test_a_token_whose_writer_was_killed_is_made_again(tmp_path):
+    (tmp_path / "token").touch()
+    assert len(make_token(tmp_path)) == 64
+    assert make_token(tmp_path) == (tmp_path / "token").read_text()
+    assert os.stat(tmp_path / "token").st_mode & 0o077 == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["token"]
+
+
+@pytest.mark.parametrize(("shown", "token"), [("", ""), (None, ""), ("\ud800", "a"), ("b", "a"), (3, "3")])
+def test_an_empty_token_admits_nobody(shown, token):
+    assert not same(shown, token)
+    assert same("a", "a")
 
 
 def test_bytes_become_messages_however_they_are_cut():
@@ -239,7 +358,9 @@ def test_a_frame_that_is_no_message_is_refused(body):
         Inbox().feed(len(body).to_bytes(4, "little") + body)
 
 
-@pytest.mark.parametrize("text", ["", "host", "host:", ":80", "host:99999", "host:x"])
+@pytest.mark.parametrize(
+    "text", ["", "host", "host:", ":80", "host:99999", "host:x", f"{'a' * 70}:1", "a..b:1", "a\0b:1"]
+)
 def test_a_wrong_address_is_refused(text):
     with pytest.raises(WrongCommand, match="address"):
         parse_address(text)
