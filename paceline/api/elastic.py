@@ -144,6 +144,9 @@ class ElasticWorker(Worker):
 
     def deal(self, pace: ElasticPace, order: Any, fetch: Callable[[list[int]], Any], goal: int) -> Iterator[Any]:
         """Yield this member's shards until `goal` steps are committed. `fetch` returns the batch of some sample ids."""
+        assert self._presence is not None
+        text = f"{goal} steps of {order.global_batch} of {order.samples} samples in the order of seed {order.seed}"
+        self._presence.client.describe(text)
         pace.enter()
         while pace.steps < goal:
             shard = pace.shard

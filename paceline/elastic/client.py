@@ -21,7 +21,7 @@ from paceline.elastic.contact import Contact
 from paceline.elastic.door import tune
 from paceline.elastic.frames import BrokenFrame, Inbox, Message, count_in, counts_in, encode, names_in, parse_address
 from paceline.elastic.protocol import Group
-from paceline.errors import PacelineError, PeerLost
+from paceline.errors import PacelineError, PeerLost, WrongCommand
 
 PAUSE = 0.05  # seconds between two attempts to connect
 CONNECT = 1.0  # seconds for one attempt
@@ -49,6 +49,10 @@ class Client:
         self.waits_for = ""  # why there is no group yet, as the coordinator explained it
         self.change = False  # a process that could become a member is waiting
         self.border = 0  # tasks are dealt anew after the next step that is a multiple of this; 0: they are not
+
+    def describe(self, data: str) -> None:
+        """Say in every greeting which samples this member deals. All members of a job must say the same."""
+        self._about.setdefault("data", data)
 
     # the connection -----------------------------------------------------------------------------
 
@@ -171,6 +175,8 @@ class Client:
                 self.places = tuple(message.get("places", ()))
         elif message["kind"] == "waiting":
             self.waits_for = str(message.get("why", ""))
+        elif message["kind"] == "refused":
+            raise WrongCommand("this worker cannot be a member of the job", why=str(message.get("why", ""))[:400])
         elif message["kind"] == "end":
             raise SystemExit(0)  # the other members have finished all steps, so a newcomer has nothing to do
         elif self.group is not None and message.get("generation") == self.group.generation:

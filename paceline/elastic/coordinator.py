@@ -85,6 +85,7 @@ class Coordinator:
         self._links: dict[str, Link] = {}
         self._strangers: set[Link] = set()
         self._peers, self._host = Peers(), host_identity()
+        self._data = ""  # which samples members deal, in their words
         self._asked = False  # members have been told to return after their step
         self._dealing = False  # members have been told to return at the end of their tasks
         self._fenced: set[tuple[str, int]] = set()  # members of old generations whose report was noted
@@ -209,8 +210,10 @@ class Coordinator:
         log.warning("refused a connection: %s", why)
         if link.member:
             self._part(link)
-        else:
-            self._forget(link)
+            return
+        if link.proven:
+            link.send({"kind": "refused", "why": why})
+        self._forget(link)
 
     def _forget(self, link: Link) -> None:
         self._strangers.discard(link)
@@ -274,6 +277,7 @@ class Coordinator:
     def _greet(self, link: Link, message: Message) -> None:
         if message["kind"] not in ("hello", "status") or not same(message.get("token"), self._token):
             raise BrokenFrame("a first message without the job's token")
+        link.proven = True
         if message["kind"] == "status":
             link.send(status_of(self._folder, self._registry, self.journal, self._expected))
             self._forget(link)
@@ -281,6 +285,7 @@ class Coordinator:
         if message.get("rule", self._registry.rule) != self._registry.rule:
             raise BrokenFrame(f"a member whose data travels over {message['rule']}, in a job of {self._registry.rule}")
         self._agree_on_shards(count_in({"shards": 0, **message}, "shards"))
+        self._agree_on_data(message)
         pid = count_in(message, "pid")
         if pid > MOST_PIDS:
             raise BrokenFrame(f"a process {pid}")
@@ -302,6 +307,19 @@ class Coordinator:
         known = self._registry.shards = self._registry.shards or shards
         if shards and shards != known:
             raise BrokenFrame(f"a member that cuts a global batch into {shards} shards, in a job of {known}")
+
+    def _agree_on_data(self, message: Message) -> None:
+        """Take from the first member which samples are dealt. Refuse members that would deal others.
+
+        After a restart it is taken from a member of the group, not from a worker that joins.
+        """
+        if "data" not in message:
+            return
+        data, group = word_in(message, "data"), self._registry.group
+        if not self._data and (group is None or message["member"] in group.members):
+            self._data = data
+        if self._data not in ("", data):
+            raise BrokenFrame(f"it would train {data}, and the others train {self._data}")
 
     def _replace(self, member: str) -> None:
         """Count earlier processes in the same slot as dead: a launcher reuses a slot only after they ended."""

@@ -62,6 +62,7 @@ class Link:
     def __init__(self, channel: socket.socket, now: float) -> None:
         self.channel, self.inbox, self.since = channel, Inbox(), now
         self.member, self.pid = "", 0
+        self.proven = False  # it has shown the token
         self.place: dict[str, Any] | None = None
 
     def send(self, message: Message) -> None:

@@ -115,6 +115,8 @@ def _checked(state: Message, address: str) -> Message:
         names_in(state, "members")
         if state.get("rule") not in ("shm", "tcp") or not isinstance(state.get("choices"), str):
             raise BrokenFrame("a status without rule or choices")
+        if not isinstance(state.get("finished"), bool) or not state["start"]:
+            raise BrokenFrame("a status of a job without workers")
         if not isinstance(state.get("folder"), str) or not all(isinstance(one, dict) for one in state["incidents"]):
             raise BrokenFrame("a status without folder or incidents")
     except (BrokenFrame, KeyError, TypeError) as problem:

@@ -132,6 +132,54 @@ def test_a_member_that_would_send_its_data_another_way_is_refused(coordinator, t
     assert coordinator.refused == 1
 
 
+DATA = "30 steps of 64 of 6000 samples in the order of seed 0"
+
+
+@pytest.mark.parametrize(
+    ("about", "why"),
+    [
+        (
+            {"data": DATA.replace("64", "32")},
+            "it would train 30 steps of 32 of .*, and the others train 30 steps of 64",
+        ),
+        ({"data": DATA, "shards": 4}, "cuts a global batch into 4 shards, in a job of 8"),
+        ({"data": DATA, "shards": 8, "rule": "tcp"}, "travels over tcp, in a job of shm"),
+    ],
+    ids=["data", "shards", "rule"],
+)
+def test_a_worker_that_does_not_fit_the_job_is_told_so(coordinator, tmp_path, about, why):
+    """It would have trained other samples, or waited ten minutes without a word."""
+    first = Client(tmp_path, "a", {"shards": 8})
+    first.describe(DATA)
+    first.report(WAITING)
+    limit = time.monotonic() + 30
+    while first.group is None and time.monotonic() < limit:
+        coordinator.turn(0.01)
+        first.poll(0.01)
+    joins = Client(tmp_path, "b", about)
+    joins.report(WAITING)
+    coordinator.turn(0.05)
+    coordinator.turn(0.05)
+    with pytest.raises(WrongCommand, match=why):
+        joins.wait_group(0, 2.0)
+    assert list(coordinator._links) == ["a"]
+    same_data = Client(tmp_path, "c", {"data": DATA, "shards": 8})
+    same_data.report(WAITING)
+    coordinator.turn(0.05)
+    coordinator.turn(0.05)
+    assert set(coordinator._links) == {"a", "c"}
+    for client in (first, joins, same_data):
+        client._drop()
+
+
+def test_a_stranger_is_not_told_why_it_was_refused(coordinator, tmp_path):
+    with socket.create_connection(parse_address((tmp_path / "address").read_text())) as link:
+        link.sendall(encode({"kind": "hello", "token": "wrong", "member": "x", "pid": 1}))
+        coordinator.turn(0.05)
+        coordinator.turn(0.05)
+        assert link.recv(100) == b""
+
+
 def test_the_process_of_another_host_is_not_looked_for_here(coordinator, tmp_path):
     client = Client(tmp_path, "0-1-1", {"host": "another", "place": {"address": "192.0.2.1", "port": 1}})
     client.report(WAITING)

@@ -9,7 +9,7 @@ from paceline.cluster.launchers.local import free_port
 from paceline.elastic.coordinator import Coordinator
 from paceline.elastic.launch import CHOICES, FOLDER
 from paceline.elastic.protocol import Group, Registry
-from paceline.elastic.status import TOKEN, ask, contact_of, environment_of, token_of
+from paceline.elastic.status import TOKEN, _checked, ask, contact_of, environment_of, token_of
 from paceline.elastic.view import summary_line
 from paceline.errors import PeerLost, WrongCommand
 
@@ -90,6 +90,14 @@ def test_the_token_comes_from_a_file_or_the_environment(tmp_path):
     assert token_of(None, {TOKEN: "secret"}) == "secret"
     with pytest.raises(WrongCommand, match="no token"):
         token_of(None, {})
+
+
+@pytest.mark.parametrize("odd", [{"start": 0}, {"start": None}, {"finished": 1}, {"finished": None}, {"rule": "x"}])
+def test_an_answer_that_is_no_status_is_refused(job, odd):
+    state = job.ask(job.token)
+    assert _checked(state, job.address) is state
+    with pytest.raises(WrongCommand, match="its answer is no status"):
+        _checked({**state, **odd}, job.address)
 
 
 def test_an_address_where_nobody_listens_is_refused():
