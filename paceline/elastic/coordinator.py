@@ -363,7 +363,9 @@ class Coordinator:
         """Note the members that a report suspects, except those that are already known to have ended."""
         for name in report.suspects:
             link = self._links.get(name)
-            if not silence or link is None or name not in group.members or self._peers.ended(link.pid):
+            if not silence or link is None or name not in group.members:
+                continue
+            if link.pid and self._peers.ended(link.pid):
                 continue
             if not self.recoveries.knows(name, group.generation):
                 seen = {"by": report.member, "silence": round(silence, 3)}

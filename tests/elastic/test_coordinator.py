@@ -201,6 +201,19 @@ def test_the_process_of_another_host_is_not_looked_for_here(coordinator, tmp_pat
     replacement._drop()
 
 
+@pytest.mark.parametrize("host", [{}, {"host": "another"}])
+def test_a_silent_member_is_an_incident_on_every_host(tmp_path, host):
+    made, (watching, frozen) = formed(tmp_path, ["a", "b"], about=host)
+    report = {**WAITING, "generation": 1, "holds": True, "suspects": ["b"], "silence": 2.5}
+    watching.report(report)
+    assert not turned(made, 0.2)
+    incidents = [line for line in made.journal.incidents() if line["what"] == "silent"]
+    assert [(line["member"], line["by"], line["silence"]) for line in incidents] == [("b", "a", 2.5)]
+    made.close()
+    for client in (watching, frozen):
+        client._drop()
+
+
 def test_a_silent_coordinator_is_asked_and_then_left(coordinator, tmp_path):
     client = Client(tmp_path, "a")
     client.report({**WAITING, "generation": 3})
@@ -270,10 +283,10 @@ def test_an_evicted_member_that_returns_when_all_steps_are_made_ends(coordinator
     assert coordinator.ended
 
 
-def formed(folder, names, start=None):
+def formed(folder, names, start=None, about=None):
     """Return a coordinator with a first group of these members, and their clients."""
     made = Coordinator(folder, Registry(start=start or len(names)))
-    clients = [Client(folder, name) for name in names]
+    clients = [Client(folder, name, about) for name in names]
     for client in clients:
         client.report({**WAITING, "holds": True})
     limit = time.monotonic() + 30
