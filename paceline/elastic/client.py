@@ -19,7 +19,17 @@ from typing import Any
 
 from paceline.elastic.contact import Contact
 from paceline.elastic.door import tune
-from paceline.elastic.frames import BrokenFrame, Inbox, Message, count_in, counts_in, encode, names_in, parse_address
+from paceline.elastic.frames import (
+    TRUSTED,
+    BrokenFrame,
+    Inbox,
+    Message,
+    count_in,
+    counts_in,
+    encode,
+    names_in,
+    parse_address,
+)
 from paceline.elastic.protocol import Group
 from paceline.errors import PacelineError, PeerLost, WrongCommand
 
@@ -39,7 +49,7 @@ class Client:
         self.member, self._about = member, dict(about or {})
         self._channel: socket.socket | None = None
         self._open = False  # the connection is made, not only begun
-        self._inbox = Inbox()
+        self._inbox = Inbox(TRUSTED)
         self._report: Message | None = None  # repeated after a reconnection
         self._tried = self._heard = self._asked = 0.0
         self._refused: float | None = None  # since when nobody listens there
@@ -96,7 +106,7 @@ class Client:
             return
         channel.settimeout(CONNECT)
         tune(channel)
-        self._open, self._inbox, self._heard, self._refused = True, Inbox(), time.monotonic(), None
+        self._open, self._inbox, self._heard, self._refused = True, Inbox(TRUSTED), time.monotonic(), None
         greeting = {"kind": "hello", "token": self._contact.token, "member": self.member, "pid": os.getpid()}
         self._send({**greeting, **self._about})
         if self._report is not None:

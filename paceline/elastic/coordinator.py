@@ -278,6 +278,7 @@ class Coordinator:
         if message["kind"] not in ("hello", "status") or not same(message.get("token"), self._token):
             raise BrokenFrame("a first message without the job's token")
         link.proven = True
+        link.inbox.trust()
         if message["kind"] == "status":
             link.send(status_of(self._folder, self._registry, self.journal, self._expected))
             self._forget(link)

@@ -1,6 +1,6 @@
 """Messages between members and the coordinator: JSON in frames of limited length. The first frame shows the token.
 
-    frame    as in comm/frames.py, with a JSON object that has a kind, of at most 64 KiB
+    frame    as in comm/frames.py, with a JSON object that has a kind, of at most 64 KiB before the token was shown
     first    {"kind": "hello", "token": ..., "member": ..., "pid": ...}
 
 A connection whose first frame does not show the token is closed and counted. The announced length of a frame allocates
@@ -19,7 +19,8 @@ from paceline.errors import PacelineError, WrongCommand, short
 
 FINISHED = "finished"  # this file exists when all steps were made
 ABSENT = "absent"  # absent-K: rank K has ended and is not started again
-LONGEST = 1 << 16  # bytes of one message
+LONGEST = 1 << 16  # bytes of one message of a stranger
+TRUSTED = 1 << 22  # bytes of all others: they may name all members of a group
 LARGEST = 1 << 53  # a number in a message
 LONGEST_WORD = 200  # characters of a name
 
@@ -32,7 +33,7 @@ class BrokenFrame(PacelineError):
 
 def encode(message: Message) -> bytes:
     try:
-        return pack(message, LONGEST)
+        return pack(message, TRUSTED)
     except BadFrame as problem:
         raise BrokenFrame(str(problem)) from None
 
@@ -40,8 +41,12 @@ def encode(message: Message) -> bytes:
 class Inbox:
     """Bytes that have arrived on one connection, cut into messages."""
 
-    def __init__(self) -> None:
-        self._unpacker = Unpacker(LONGEST)
+    def __init__(self, most: int = LONGEST) -> None:
+        self._unpacker = Unpacker(most)
+
+    def trust(self) -> None:
+        """Accept longer messages from now on, because the peer has shown the token."""
+        self._unpacker.most = TRUSTED
 
     def feed(self, block: bytes) -> list[Message]:
         """Add received bytes and return the messages that are now complete."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from paceline.elastic.contact import FAR
 from paceline.elastic.frames import (
+    TRUSTED,
     BrokenFrame,
     Inbox,
     Message,
@@ -94,7 +95,7 @@ def ask(address: str, token: str) -> dict[str, Any]:
     try:
         with connect_to(address, SECONDS) as link:
             link.sendall(encode({"kind": "status", "token": token}))
-            inbox = Inbox()
+            inbox = Inbox(TRUSTED)
             while block := link.recv(1 << 16):
                 for message in inbox.feed(block):
                     return _checked(message, address)

@@ -343,6 +343,21 @@ def test_a_restarted_coordinator_whose_members_have_all_ended_ends(tmp_path):
     again.close()
 
 
+def test_a_group_of_many_members_is_announced(tmp_path):
+    """A message of more than 64 KiB ended the coordinator."""
+    made, (client,) = formed(tmp_path, ["0-1-1"])
+    names = ("0-1-1", *(f"{rank}-{10**6 + rank}-123456" for rank in range(1, 4096)))
+    made._registry.group = Group(2, names, 7, (), (1,) * len(names))
+    client.report({**WAITING, "generation": 1, "suspects": list(names[1:]), "holds": True})
+    limit = time.monotonic() + 30
+    while client.group.generation == 1 and time.monotonic() < limit:
+        made.turn(0.01)
+        client.poll(0.01)
+    assert client.group.members == names
+    made.close()
+    client._drop()
+
+
 def test_a_member_that_is_cut_off_is_waited_for_although_the_first_workers_have_left(tmp_path):
     made, (first, joined) = formed(tmp_path, ["0-1-1", "9-2-2"], start=2)
     first.close(finished=False, parting=True)
