@@ -47,13 +47,13 @@ from paceline.elastic.protocol import Group, Registry, Report, slot_of
 from paceline.elastic.recoveries import Recoveries
 from paceline.elastic.status import message_of, status_of
 from paceline.elastic.tasks import computing, near_border
+from paceline.elastic.terms import Terms
 from paceline.errors import PacelineError
 
 GRACE = 2.0  # seconds after a restart in which members connect again
 LATE = 5.0  # seconds for the first message of a connection
 SOON = 0.01  # seconds between two checks whether a process has ended
 LONG = 10.0  # seconds without a group after which the reason is printed
-MOST_SHARDS = 1 << 16
 MOST_PIDS = 1 << 22  # the kernel has no higher pid
 QUIET = 1.0  # seconds between two checks of conditions that cause no event
 
@@ -85,7 +85,7 @@ class Coordinator:
         self._links: dict[str, Link] = {}
         self._strangers: set[Link] = set()
         self._peers, self._host = Peers(), host_identity()
-        self._data = ""  # which samples members deal, in their words
+        self._terms = Terms(registry)
         self._asked = False  # members have been told to return after their step
         self._dealing = False  # members have been told to return at the end of their tasks
         self._fenced: set[tuple[str, int]] = set()  # members of old generations whose report was noted
@@ -283,10 +283,7 @@ class Coordinator:
             link.send(status_of(self._folder, self._registry, self.journal, self._expected))
             self._forget(link)
             return
-        if message.get("rule", self._registry.rule) != self._registry.rule:
-            raise BrokenFrame(f"a member whose data travels over {message['rule']}, in a job of {self._registry.rule}")
-        self._agree_on_shards(count_in({"shards": 0, **message}, "shards"))
-        self._agree_on_data(message)
+        self._terms.check(message)
         pid = count_in(message, "pid")
         if pid > MOST_PIDS:
             raise BrokenFrame(f"a process {pid}")
@@ -300,27 +297,6 @@ class Coordinator:
             self._peers.watch([link.pid])
         self._links[link.member] = link
         self._registry.hear(link.member)
-
-    def _agree_on_shards(self, shards: int) -> None:
-        """Take the number of virtual shards from the first member. Refuse members that have another one."""
-        if shards > MOST_SHARDS:
-            raise BrokenFrame(f"a member with {shards} shards")
-        known = self._registry.shards = self._registry.shards or shards
-        if shards and shards != known:
-            raise BrokenFrame(f"a member that cuts a global batch into {shards} shards, in a job of {known}")
-
-    def _agree_on_data(self, message: Message) -> None:
-        """Take from the first member which samples are dealt. Refuse members that would deal others.
-
-        After a restart it is taken from a member of the group, not from a worker that joins.
-        """
-        if "data" not in message:
-            return
-        data, group = word_in(message, "data"), self._registry.group
-        if not self._data and (group is None or message["member"] in group.members):
-            self._data = data
-        if self._data not in ("", data):
-            raise BrokenFrame(f"it would train {data}, and the others train {self._data}")
 
     def _replace(self, member: str) -> None:
         """Count earlier processes in the same slot as dead: a launcher reuses a slot only after they ended."""
