@@ -148,5 +148,5 @@ class Checkpoints:
         try:
             content = json.loads(read_text(path, 1 << 16))
             return {"step": int(content["step"]), "workers": int(content["workers"])}
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             raise DamagedFile(path, 0, why="it does not name a checkpoint") from None

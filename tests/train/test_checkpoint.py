@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from paceline.comm.thread import run_ranks
-from paceline.errors import CallMismatch, NoRoom, PeerLost, Refused, WrongCommand
+from paceline.errors import CallMismatch, DamagedFile, NoRoom, PeerLost, Refused, WrongCommand
 from paceline.files.snapshot import Snapshot
 from paceline.run.compose.compose import compose
 from paceline.run.run import Run
@@ -143,6 +143,15 @@ def test_a_folder_of_pace_save_is_refused(tmp_path):
     (tmp_path / "latest").write_text("step-00000812\n")
     with pytest.raises(WrongCommand, match=r"it holds checkpoints of pace\.save"):
         trained(BASE.with_(workers=1, checkpoint=str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    "text", ['{"step": Infinity, "workers": 1}', '{"step": NaN, "workers": 1}', "[" * 60_000, "[]", "{}", ""]
+)
+def test_a_damaged_name_of_the_last_checkpoint_is_refused(tmp_path, text):
+    (tmp_path / "latest.json").write_text(text)
+    with pytest.raises(DamagedFile, match="it does not name a checkpoint"):
+        trained(BASE.with_(workers=1, checkpoint=str(tmp_path), resume=True))
 
 
 def test_another_number_of_workers_starts_from_the_mean(tmp_path, capsys):
