@@ -38,7 +38,7 @@ CONNECT = 1.0  # seconds for one attempt
 NEAR = 0.005  # seconds in which a coordinator of the same host accepts
 PING, DEAF = 0.7, 2.0  # seconds of silence before a question, and before a new connection
 REFUSED = 15.0  # seconds without a coordinator at a fixed address after which it counts as gone
-GOODBYE = 10.0  # seconds to wait for a coordinator that is being restarted, to say that all steps were made
+GOODBYE = 30.0  # seconds to wait for a coordinator that is being restarted, to say that all steps were made
 
 
 class Client:

@@ -151,8 +151,9 @@ class Coordinator:
         if self._registry.group is None and start < self._registry.start:
             self._registry.start = start
             log.warning("%d of %d workers ended before the first group; it begins without them", absent, self._expected)
-        nobody = not self._links and self._registry.deserted
-        self.ended = self.ended or (absent >= self._expected and nobody)
+        if absent >= self._expected and not self._links and self._registry.deserted and not self.ended:
+            complete = self._registry.finished or (self._folder / FINISHED).exists()
+            self.ended, self.deserted = True, self._registry.group is not None and not complete
 
     def _explain(self, now: float) -> None:
         """Send the reason why there is no group to all waiting members. Print it if that state lasts."""

@@ -13,7 +13,17 @@ import pytest
 
 from paceline.elastic.client import DEAF, Client
 from paceline.elastic.coordinator import Coordinator
-from paceline.elastic.frames import ABSENT, LONGEST, BrokenFrame, Inbox, encode, make_token, parse_address, same
+from paceline.elastic.frames import (
+    ABSENT,
+    FINISHED,
+    LONGEST,
+    BrokenFrame,
+    Inbox,
+    encode,
+    make_token,
+    parse_address,
+    same,
+)
 from paceline.elastic.protocol import Group, Registry
 from paceline.elastic.recoveries import summary_of
 from paceline.errors import PeerLost, WrongCommand
@@ -35,7 +45,8 @@ def stranger(coordinator, block):
             coordinator.turn(0.01)
             link.setblocking(False)
             try:
-                return link.recv(1) == b""
+                if not link.recv(1 << 16):  # whoever has the token is told why first
+                    return True
             except BlockingIOError:
                 continue
             except ConnectionResetError:
@@ -325,7 +336,8 @@ def test_a_restarted_coordinator_knows_with_how_many_workers_the_job_began(tmp_p
         client._drop()
 
 
-def test_a_restarted_coordinator_whose_members_have_all_ended_ends(tmp_path):
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_restarted_coordinator_whose_members_have_all_ended_ends(tmp_path, finished):
     """The launcher waits for it: goodbyes that came while it was down are lost."""
     context = multiprocessing.get_context("fork")
     ended = context.Process(target=time.sleep, args=(30,))
@@ -339,7 +351,10 @@ def test_a_restarted_coordinator_whose_members_have_all_ended_ends(tmp_path):
     again = Coordinator(tmp_path, Registry(start=1))
     assert not turned(again, 0.5)  # the launcher may start it again
     (tmp_path / f"{ABSENT}-0").touch()
+    if finished:
+        (tmp_path / FINISHED).touch()
     assert turned(again, 1.0)
+    assert again.deserted is not finished
     again.close()
 
 
