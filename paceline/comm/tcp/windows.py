@@ -9,8 +9,6 @@ If a request matches no window, or differs from the window in length, the connec
 from __future__ import annotations
 
 import contextlib
-import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from paceline.comm.buffers import OwnedBuffers
 from paceline.comm.tcp.lines import EMPTY, Mailbox
 from paceline.comm.tcp.operation import bytes_of
 from paceline.comm.tcp.wire import WINDOW, Header
-from paceline.comm.torch.served import LOOK, Buffer, Turns
 from paceline.comm.transport import Work
 from paceline.errors import PeerLost
 
@@ -155,7 +153,7 @@ class WindowPost:
             request.wait()
 
 
-class TcpBuffers:
+class TcpBuffers(OwnedBuffers):
     """One window. Creating and freeing it is collective."""
 
     def __init__(
@@ -166,29 +164,13 @@ class TcpBuffers:
         sources: Sequence[Sequence[int]],
         barrier: Callable[[], None],
     ) -> None:
-        self._post, self._mesh, self._barrier = post, post.mesh, barrier
-        self._rank, self._number = post.mesh.rank, post.number()
-        self.sources = tuple(sources[self._rank])
-        self.targets = tuple(rank for rank in range(self._mesh.size) if self._rank in sources[rank])
-        self._buffers = {source: Buffer(numel, dtype) for source in self.sources}
-        self._own, self._own_lock = torch.zeros(numel, dtype=dtype), threading.Lock()
-        self.turns = Turns()
+        super().__init__(post.mesh.rank, post.mesh.size, numel, dtype, sources)
+        self._post, self._mesh, self._barrier, self._number = post, post.mesh, barrier, post.number()
         post.windows[self._number] = self
         barrier()
 
-    def empty(self) -> Tensor:
-        return torch.zeros_like(self._own)
-
-    def show(self, tensor: Tensor) -> None:
-        with self._own_lock:
-            self._own.copy_(tensor)
-
-    def shown(self) -> Tensor:
-        with self._own_lock:
-            return self._own.clone()
-
-    def scratch(self, source: int) -> Tensor:
-        return self._buffers[source].scratch
+    def _check(self) -> None:
+        self._mesh.check()
 
     def receive(self, source: int, *, add: bool) -> None:
         buffer = self._buffers[source]
@@ -211,13 +193,6 @@ class TcpBuffers:
 
         return self._post.ask("get from", GET, self._number, source, after=keep, into=copy)
 
-    def fold(self, source: int, into: Tensor, weight: float = 1.0, *, clear: bool = False) -> bool:
-        self._mesh.check()
-        return self._buffers[source].fold(into, weight, clear)
-
-    def versions(self) -> dict[int, int]:
-        return {source: buffer.fresh for source, buffer in self._buffers.items()}
-
     @contextlib.contextmanager
     def mutex(self, rank: int, deadline: float | None = None) -> Iterator[None]:
         if rank == self._rank:
@@ -232,15 +207,6 @@ class TcpBuffers:
                     self.turns.leave(rank)
             else:
                 self._post.ask("releasing the mutex of", UNLOCK, self._number, rank)
-
-    def _wait_for_turn(self, limit: float) -> None:
-        granted, began = threading.Event(), time.monotonic()
-        self.turns.ask(self._rank, granted.set)
-        while not granted.wait(LOOK):
-            self._mesh.check()
-            if time.monotonic() - began > limit:
-                holder = self.turns.holder
-                raise PeerLost(f"rank {holder} did not release the mutex of rank {self._rank}", rank=holder)
 
     def free(self) -> None:
         self._post.settle()

@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -24,7 +22,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from paceline.errors import PeerLost, WrongCommand
+from paceline.comm.buffers import LOOK, OwnedBuffers
+from paceline.errors import PeerLost
 
 if TYPE_CHECKING:
     from paceline.comm.torch.gloo import TorchDist, TorchWork
@@ -35,58 +34,7 @@ NUMBERS = (
     1 << 29
 )  # request numbers before they wrap around: torch accepts tags of 31 bits, and an answer needs two tags
 FOREVER = timedelta(days=365)  # a thread waits for its next request as long as the job lasts
-LOOK, GRACE = 0.25, 2.0  # seconds
-
-
-class Turns:
-    """A mutex that is granted to ranks in the order of their requests."""
-
-    def __init__(self) -> None:
-        self._lock, self.holder = threading.Lock(), -1
-        self._waiting: deque[tuple[int, Callable[[], Any]]] = deque()
-
-    def ask(self, rank: int, grant: Callable[[], Any]) -> None:
-        """Request the mutex for a rank. `grant` is called when the rank gets it, at once or later."""
-        with self._lock:
-            if self.holder >= 0:
-                self._waiting.append((rank, grant))
-                return
-            self.holder = rank
-        grant()
-
-    def leave(self, rank: int) -> None:
-        with self._lock:
-            if self.holder != rank:
-                raise WrongCommand(f"rank {rank} released a mutex", why=f"rank {self.holder} holds it")
-            self.holder, grant = self._waiting.popleft() if self._waiting else (-1, None)
-        if grant is not None:
-            grant()
-
-
-class Buffer:
-    """The value that one source has written, protected by a lock."""
-
-    def __init__(self, numel: int, dtype: torch.dtype) -> None:
-        self.data, self.scratch = torch.zeros(numel, dtype=dtype), torch.zeros(numel, dtype=dtype)
-        self.lock, self.filled, self.fresh = threading.Lock(), False, 0
-
-    def write(self, tensor: Tensor, *, add: bool) -> None:
-        with self.lock:
-            if add:
-                self.data.add_(tensor)
-            else:
-                self.data.copy_(tensor)
-            self.filled, self.fresh = True, self.fresh + 1
-
-    def fold(self, into: Tensor, weight: float, clear: bool) -> bool:
-        with self.lock:
-            filled, self.fresh = self.filled, 0
-            if filled:
-                into.add_(self.data, alpha=weight)
-            if clear:
-                self.data.zero_()
-                self.filled = False
-        return filled
+GRACE = 2.0  # seconds for a thread to end
 
 
 class Parts:
@@ -250,35 +198,19 @@ _VERBS: dict[int, Callable[[WindowService, Any, int, int], None]] = {
 }
 
 
-class ServedBuffers:
+class ServedBuffers(OwnedBuffers):
     """One window over torch.distributed. Creating and freeing it is collective."""
 
     def __init__(
         self, service: WindowService, numel: int, dtype: torch.dtype, sources: Sequence[Sequence[int]]
     ) -> None:
-        self._service, self._comm, self._number, self.numel = service, service.comm, service.number(), numel
-        self._rank = self._comm.rank
-        self.sources = tuple(sources[self._rank])
-        self.targets = tuple(rank for rank in range(self._comm.size) if self._rank in sources[rank])
-        self._buffers = {source: Buffer(numel, dtype) for source in self.sources}
-        self._own, self._own_lock = torch.zeros(numel, dtype=dtype), threading.Lock()
-        self.turns = Turns()
+        super().__init__(service.comm.rank, service.comm.size, numel, dtype, sources)
+        self._service, self._comm, self._number = service, service.comm, service.number()
         service.windows[self._number] = self
         self._comm.barrier()
 
-    def empty(self) -> Tensor:
-        return torch.zeros_like(self._own)
-
-    def show(self, tensor: Tensor) -> None:
-        with self._own_lock:
-            self._own.copy_(tensor)
-
-    def shown(self) -> Tensor:
-        with self._own_lock:
-            return self._own.clone()
-
-    def scratch(self, source: int) -> Tensor:
-        return self._buffers[source].scratch
+    def _check(self) -> None:
+        self._service.check()
 
     def receive(self, source: int, tensor: Tensor, *, add: bool) -> None:
         self._buffers[source].write(tensor, add=add)
@@ -299,13 +231,6 @@ class ServedBuffers:
 
         return self._service.ask(f"get from rank {source}", GET, self._number, source, None, copy, keep)
 
-    def fold(self, source: int, into: Tensor, weight: float = 1.0, *, clear: bool = False) -> bool:
-        self._service.check()
-        return self._buffers[source].fold(into, weight, clear)
-
-    def versions(self) -> dict[int, int]:
-        return {source: buffer.fresh for source, buffer in self._buffers.items()}
-
     @contextlib.contextmanager
     def mutex(self, rank: int, deadline: float | None = None) -> Iterator[None]:
         if rank == self._rank:
@@ -319,15 +244,6 @@ class ServedBuffers:
                 self.turns.leave(rank)
             else:
                 self._service.ask(f"releasing the mutex of rank {rank}", UNLOCK, self._number, rank).wait(deadline)
-
-    def _wait_for_turn(self, limit: float) -> None:
-        granted, began = threading.Event(), time.monotonic()
-        self.turns.ask(self._rank, granted.set)
-        while not granted.wait(LOOK):
-            self._service.check()
-            if time.monotonic() - began > limit:
-                holder = self.turns.holder
-                raise PeerLost(f"rank {holder} did not release the mutex of rank {self._rank}", rank=holder)
 
     def free(self) -> None:
         self._service.settle()

@@ -5,8 +5,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from paceline.comm.buffers import Turns
 from paceline.comm.torch import served
-from paceline.comm.torch.served import ADD, BYE, GET, PUT, Turns, WindowService
+from paceline.comm.torch.served import ADD, BYE, GET, PUT, WindowService
 from paceline.errors import PeerLost, WrongCommand
 
 
