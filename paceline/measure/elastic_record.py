@@ -29,7 +29,7 @@ LEAST = 4  # rows of progress
 _NUMBERS = ("seconds", "detect", "reconfigure", "commit")
 
 
-def elastic_record(run: Run, journal: Path, *, text: str) -> Record | None:
+def elastic_record(run: Run, journal: Path, *, text: str, comm: str = "shm") -> Record | None:
     """Return the record of a job that has ended, or None if it was too short to have a rate."""
     opened = Journal(journal)
     try:
@@ -60,7 +60,7 @@ def elastic_record(run: Run, journal: Path, *, text: str) -> Record | None:
         workers=run.workers,
         device="cpu",
         unit=UPDATES,
-        comm="shm",
+        comm=comm,
         rate={"total": rate(_block_rates(rows), seconds), "per_worker": []},
         step=summary(seconds),
         series={"judged": False, "seconds": seconds, "warmup": [], "why": ""},

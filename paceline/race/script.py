@@ -72,7 +72,8 @@ def launch(
         _start(argv, folder, run, choices=choices, servers=servers, on_line=on_line, elastic=elastic, trained=trained)
         journal = _elastic_folder(run, folder) / "journal.db"
         shown, text = (run_of(argv, run), _launched(argv, run)) if trained is None else (run, run.text)
-        return elastic_record(shown, journal, text=text) if journal.exists() else None
+        comm = parse(_elastic_comm(run)).word
+        return elastic_record(shown, journal, text=text, comm=comm) if journal.exists() else None
 
 
 def _elastic_folder(run: Run, folder: Path) -> Path:

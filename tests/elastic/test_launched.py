@@ -71,15 +71,18 @@ def test_a_job_begins_without_a_worker_that_died_and_is_not_started_again(tmp_pa
     assert "committed 2 with 1" in text
 
 
-def test_a_model_of_the_list_trains_in_an_elastic_job_and_leaves_a_record(tmp_path):
+@pytest.mark.parametrize("comm", ["shm", "tcp"])
+def test_a_model_of_the_list_trains_in_an_elastic_job_and_leaves_a_record(tmp_path, comm):
     record = tmp_path / "record.json"
     words = [*PACELINE, "run", "-np", "2", "--membership", "elastic", "--model", "mlp", "--batch-size", "8"]
     words += ["--steps", "30", "--repeats", "10", "--runs", str(tmp_path / "runs"), "--json", str(record)]
+    words += ["--comm", comm]
     done = subprocess.run(words, env=ENVIRON, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     kept = json.loads(record.read_text())
     assert kept["elastic"]["generations"] == 1
     assert kept["incidents"] == []
+    assert kept["comm"] == comm
     parts = kept["breakdown"]
     assert abs(sum(parts.values()) - 2 * parts["step"]) < 0.02 * parts["step"]
     wall = kept["step"]["median"]
