@@ -1,7 +1,7 @@
 """A member's connection to the coordinator. After a restart of the coordinator it reconnects and repeats its report.
 
 Nothing here blocks a member that trains: an unreachable coordinator costs one attempt to connect per second, in the
-background. A member that waits for a group asks for a sign of life, and connects anew if none comes.
+background. A member that waits for a group pings the coordinator, and reconnects if no answer comes.
 """
 
 from __future__ import annotations

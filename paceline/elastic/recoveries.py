@@ -101,7 +101,7 @@ class Recoveries:
 
 
 def summary_of(incidents: Iterable[dict[str, Any]]) -> str:
-    """Return one line about the incidents of a job that ended a generation, or nothing if there were none."""
+    """Return one line about those incidents that ended a generation, or an empty text if none did."""
     ending = [line for line in incidents if line["what"] in ENDING]
     if not ending:
         return ""
