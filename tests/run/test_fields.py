@@ -53,3 +53,16 @@ def test_a_flag_is_spelled_as_its_field_says():
 )
 def test_a_number_out_of_bounds_is_explained(bounds, value, why):
     assert About(kind=Kind.WORK, help="", **bounds).problem(value) == why
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"least": 1}, "it is at least 1"),
+        ({"least": 1, "unit": "step"}, "at least 1 step is needed"),
+        ({"least": 0}, "it cannot be negative"),
+    ],
+)
+def test_a_number_that_is_too_small_is_refused_in_words(settings, words):
+    assert About(kind=Kind.LENGTH, help="Steps.", **settings).problem(-1) == words
+    assert About(kind=Kind.LENGTH, help="Steps.", **settings).problem(1) == ""
