@@ -30,7 +30,7 @@ REFUSED = 15.0  # seconds without a coordinator at a fixed address after which i
 
 
 class Client:
-    """`contact` says where the coordinator is; `about` is sent with every greeting: how others reach this member."""
+    """`contact` says where the coordinator is; `about`, sent with every greeting, says how others reach this member."""
 
     def __init__(self, contact: Contact | Path, member: str, about: Mapping[str, Any] | None = None) -> None:
         self._contact = Contact.in_folder(contact) if isinstance(contact, Path) else contact
