@@ -209,7 +209,7 @@ class TcpTransport:
 
 
 def transport_of(comm: str, contact: Contact, environ: Mapping[str, str], buffer: int = 0) -> Transport:
-    """Return the transport for a comm as it is written on the command line; `buffer` is its socket buffer."""
+    """Return the transport for a comm as it is written on the command line; `buffer`: bytes of a socket buffer."""
     if parse(comm).word == "tcp":
         interface = environ.get("PACELINE_INTERFACE") or environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
         return TcpTransport(contact, settings_of(comm, buffer), interface)
