@@ -69,7 +69,7 @@ class Worker:
 
     @property
     def comm(self) -> Any:
-        """Return the comm, after finishing an unfinished step, because all ranks must call it in the same order."""
+        """Return the comm. An unfinished step is finished first, so that all ranks keep one order of calls."""
         self._comm.check_process()
         for pace in self._paces:
             pace.finish()

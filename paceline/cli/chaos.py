@@ -44,7 +44,7 @@ def chaos(
         bool,
         typer.Option(
             "--compare",
-            help="Run the script without faults first, and compare the final weights, bit by bit, and the time.",
+            help="First run the script without faults; then compare times, and final weights bit by bit.",
         ),
     ] = False,
 ) -> None:

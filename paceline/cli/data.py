@@ -48,7 +48,8 @@ def data(
         int,
         typer.Option(
             "--seed",
-            help="Random seed. pack: of the model; bench, produce: of model and sample order; serve: of the faults.",
+            help="pack: random seed of the model. bench, produce: seed of model and sample order. "
+            "serve: seed of the faults.",
             min=0,
         ),
     ] = 0,

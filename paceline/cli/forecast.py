@@ -96,8 +96,8 @@ def forecast(
 ) -> None:
     """Forecast how strategies scale on machines that you do not have, and what limits them.
 
-    Time is simulated, and the scheduling code is that of real runs. Every assumed figure is listed with its source. A
-    certificate, written by --check, says how far forecasts for this machine were off.
+    Time is simulated; the code that schedules messages is the code of real runs. Every assumed figure is listed with
+    its source. A certificate, written by --check, says how far forecasts for this machine were off.
     """
     from paceline.forecast.certificate import FILE, read_certificate
     from paceline.forecast.text import spoken

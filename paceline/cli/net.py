@@ -53,7 +53,7 @@ def net(
 ) -> None:
     """Measure collectives between ranks at several sizes, and the link between every two hosts.
 
-    The columns are those of nccl-tests. A fit over the sizes gives the latency and bandwidth of a link for each comm.
+    The columns are those of nccl-tests. Latency and bandwidth of each comm are fitted to the times of all sizes.
     """
     for path in (link, plot, json):
         if path is not None:

@@ -49,7 +49,7 @@ def _in_panel(panel: Panel, flag: str, help: str, default: str = "") -> Any:
     warmup=o.Changed(int | None, unset="2"),
     repeats=o.Changed(
         int | None,
-        "How many turns each contender takes per start of the processes.",
+        "How many turns each contender takes before the processes are started anew.",
         "chosen from the variation between starts",
     ),
 )
@@ -108,7 +108,7 @@ def race(
         _in_panel(
             Panel.LENGTH,
             "--half-width",
-            "Do not stop before the ratio of the best contender to ddp is known to within this many percent.",
+            "Continue until the interval of the best ratio to ddp is at most plus or minus this many percent.",
             "5",
         ),
     ] = None,

@@ -1,7 +1,7 @@
 """A member's connection to the coordinator. After a restart of the coordinator it reconnects and repeats its report.
 
 Nothing here blocks a member that trains: an unreachable coordinator costs one attempt to connect per second, in the
-background. A member that waits for a group asks for a sign of life, and connects anew if none comes.
+background. A member that waits for a group pings the coordinator, and reconnects if no answer comes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ GOODBYE = 30.0  # seconds to wait for a coordinator that is being restarted, to 
 
 
 class Client:
-    """`contact` says where the coordinator is; `about` is sent with every greeting: how others reach this member."""
+    """`contact` says where the coordinator is; `about`, sent with every greeting, says how others reach this member."""
 
     def __init__(self, contact: Contact | Path, member: str, about: Mapping[str, Any] | None = None) -> None:
         self._contact = Contact.in_folder(contact) if isinstance(contact, Path) else contact

@@ -269,7 +269,7 @@ class ElasticPresence:
     def leave(self, *, orderly: bool = False) -> bool:
         """Leave the generation and wait for the next one. Return whether the step in progress counts.
 
-        It is `orderly` if all members do so after a step that all have committed or skipped.
+        Pass `orderly` if all members leave at the same step, which each of them has committed or skipped.
         """
         assert self._signs is not None
         assert self.group is not None

@@ -25,7 +25,7 @@ class Progress:
         self._steps = -1
 
     def tell(self, generation: int, steps: int, members: int, parts: Mapping[str, object]) -> None:
-        """Note that a member has committed `steps` steps, and the seconds of each part of the last one."""
+        """Register that a member has committed `steps` steps, and the seconds of each part of the last one."""
         for name in PARTS:
             value = parts.get(name, 0.0)
             if isinstance(value, (int, float)) and 0 <= value < 1e6:

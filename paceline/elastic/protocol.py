@@ -120,13 +120,13 @@ class Registry:
     # events -------------------------------------------------------------------------------------
 
     def hear(self, member: str) -> None:
-        """Note that a member has connected. It is training, or will report soon."""
+        """Register that a member has connected. It is training, or will report soon."""
         self.unseen.discard(member)
         self._gone.discard(member)
         self._dead.discard(member)
 
     def arrive(self, report: Report) -> None:
-        """Note that a member waits for a generation. A report about an older generation decides nothing."""
+        """Register that a member waits for a generation. A report about an older generation decides nothing."""
         self.hear(report.member)
         if self.group is not None and report.generation not in (0, self.group.generation):
             report = replace(report, generation=0, ready=False, holds=False)
@@ -140,7 +140,7 @@ class Registry:
         return group
 
     def lose(self, member: str, *, dead: bool) -> None:
-        """Note that a member has died (`dead`), or cannot be reached and may still be training."""
+        """Register that a member has died (`dead`), or cannot be reached and may still be training."""
         self.waiting.pop(member, None)
         self.unseen.discard(member)
         self._gone.add(member)
@@ -153,7 +153,7 @@ class Registry:
             self.lose(member, dead=False)
 
     def tell(self, generation: int, steps: int) -> None:
-        """Note that a member of a generation has committed `steps` steps."""
+        """Register that a member of a generation has committed `steps` steps."""
         if self.group is not None and generation == self.group.generation:
             self.watermark = max(self.watermark, steps)
 

@@ -29,7 +29,7 @@ HOW = {
 
 @dataclass
 class Recovery:
-    """An incident whose generation has ended, until the next one commits. Times are those of the coordinator."""
+    """An incident that ended a generation, until a later one commits. Times are those of the coordinator."""
 
     number: int
     incident: dict[str, Any]
@@ -68,21 +68,21 @@ class Recoveries:
         return any(one.incident.get("member") == member and one.generation == generation for one in self._open)
 
     def died(self, journal: Journal, member: str) -> None:
-        """Note that a member that was cut off is dead."""
+        """Register that a member that was cut off is dead."""
         for one in self._open:
             if one.incident.get("member") == member and one.incident["what"] == "cut off":
                 one.incident.update(what="died", how=HOW["died"])
                 journal.amend(one.number, one.incident)
 
     def left(self, generation: int, member: str, shards: int, now: float) -> None:
-        """Note that a member has left a generation, and how many shards of the last step it had computed."""
+        """Register that a member has left a generation, and how many shards of the last step it had computed."""
         for one in self._open:
             if one.generation == generation and one.formed is None:
                 one.left = now if one.left is None else one.left
                 one.shards[member] = shards
 
     def formed(self, generation: int, *, counts: bool, now: float) -> None:
-        """Note that the next generation is known. If the step that was under way `counts`, no work was lost."""
+        """Register that the next generation is known. If the step that was under way `counts`, no work was lost."""
         for one in self._open:
             if one.generation < generation and one.formed is None:
                 one.formed = now
@@ -101,7 +101,7 @@ class Recoveries:
 
 
 def summary_of(incidents: Iterable[dict[str, Any]]) -> str:
-    """Return one line about the incidents of a job that ended a generation, or nothing if there were none."""
+    """Return one line about those incidents that ended a generation, or an empty text if none did."""
     ending = [line for line in incidents if line["what"] in ENDING]
     if not ending:
         return ""

@@ -78,7 +78,7 @@ def at_border(steps: int, every: int) -> bool:
 
 
 def near_border(steps: int, every: int) -> bool:
-    """Return whether few steps are left until tasks end: time to decide whether they are dealt anew."""
+    """Return whether the current tasks end within a few steps, so that a new deal must be decided now."""
     return every > 0 and -steps % every < LEAD
 
 

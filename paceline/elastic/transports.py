@@ -69,7 +69,7 @@ class Transport(Protocol):
         """Make the comm of the client's group with all its members, and their signs. Raises PeerLost."""
 
     def fence(self, comm: Any, *, orderly: bool) -> None:
-        """End a generation for all its members. It is `orderly` if all know that it ends."""
+        """End a generation for all its members. Pass `orderly` if all members know that it ends."""
 
     def close(self) -> None: ...
 
@@ -162,7 +162,7 @@ class TcpSigns:
         return BROKEN if why == "died" else why
 
     def leave(self, why: str) -> None:
-        """Do nothing: the end of the connections says it."""
+        """Do nothing: peers see the connections end."""
 
 
 class TcpTransport:
@@ -209,7 +209,7 @@ class TcpTransport:
 
 
 def transport_of(comm: str, contact: Contact, environ: Mapping[str, str], buffer: int = 0) -> Transport:
-    """Return the transport for a comm as it is written on the command line; `buffer` is that of its sockets."""
+    """Return the transport for a comm as it is written on the command line; `buffer`: bytes of a socket buffer."""
     if parse(comm).word == "tcp":
         interface = environ.get("PACELINE_INTERFACE") or environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
         return TcpTransport(contact, settings_of(comm, buffer), interface)

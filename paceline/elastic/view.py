@@ -51,7 +51,7 @@ def detail_lines(state: Mapping[str, Any], width: int = 80) -> list[str]:
 
 
 def members_of(state: Mapping[str, Any]) -> list[str]:
-    """Return the members by rank, each with the number of its tasks, which is that of its virtual shards."""
+    """Return the members by rank, each with its number of tasks, one for each virtual shard."""
     members, lengths = state["members"], state.get("lengths") or ()
     if len(lengths) != len(members):
         return list(members)

@@ -167,7 +167,7 @@ class Engine:
         return 0.0 if self.log is None else self._clock()
 
     def offer(self, slot: int, since: float = 0.0) -> None:
-        """Note that the source of a slot is filled, and send what may leave now. `since` is glance() before filling."""
+        """Register that the source of a slot is filled, and send what may leave. `since` is glance() before filling."""
         self.arrived[slot] = None
         self._ready(slot, since)
         self.advance()

@@ -221,7 +221,7 @@ def of_trace(path: Path, values: dict[str, Any], model: str) -> StepProfile:
 
 
 def _is_timed(event: object) -> bool:
-    """Return whether an entry of a trace has a time, and a length if any, that are numbers of microseconds."""
+    """Return whether the time of an entry of a trace, and its length if it has one, are numbers."""
     if not isinstance(event, dict):
         return False
     times = (event.get("ts"), event.get("dur", 0))

@@ -88,7 +88,7 @@ class Outlook:
 
 
 class Job:
-    """The members of a run on a fabric, with the times of a model."""
+    """A run to be forecast: its strategy (rule, exchange, schedule, ...), the fabric, and the step times of a model."""
 
     def __init__(
         self,

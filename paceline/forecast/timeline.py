@@ -108,7 +108,7 @@ class Timeline:
         heappush(self._heap, (seconds, order, self._count, act))
 
     def left(self, unit: Unit, rank: SimulatedRank) -> None:
-        """Note that a class lets a unit leave; the unit starts when all classes have."""
+        """Register that a class lets a unit leave; the unit starts when all classes have."""
         self._left[unit] += 1
         if rank.leads:
             for follower in self._ranks[1:]:
@@ -192,7 +192,7 @@ class SimulatedRank:
             self._resume()
 
     def hear(self, unit: Unit) -> None:
-        """Note that rank 0 has let a unit leave, maybe of a step that has not begun on this rank."""
+        """Register that rank 0 has let a unit leave, maybe of a step that has not begun on this rank."""
         self._announced.append(unit)
         self._listen()
 

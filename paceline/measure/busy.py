@@ -83,7 +83,7 @@ class Usage:
 
 
 def _starved(rank: RankReport) -> float:
-    """Return the share of a step that a rank waited for a core, per thread that computes."""
+    """Return the share of a step in which the computing threads of a rank waited for a core."""
     step = sum(rank.steps) / max(1, len(rank.steps))
     busy, queued = rank.cpu_seconds_per_step, rank.queued_seconds_per_step or 0.0
     return queued / max(busy + queued, step, 1e-9)

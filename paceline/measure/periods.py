@@ -1,4 +1,4 @@
-"""Periods of a rule: if it exchanges every few steps, whole periods are measured and judged."""
+"""Periods of a rule: if it exchanges only every few steps, whole periods are timed, never a part of one."""
 
 from __future__ import annotations
 

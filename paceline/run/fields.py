@@ -102,4 +102,6 @@ class About:
             return self.why
         if not low:
             return f"at most {self.most:,} can be asked for"
-        return f"at least {self.least:g} {self.unit} is needed" if self.least else "it cannot be negative"
+        if not self.least:
+            return "it cannot be negative"
+        return f"at least {self.least:g} {self.unit} is needed" if self.unit else f"it is at least {self.least:g}"

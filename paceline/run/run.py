@@ -183,8 +183,8 @@ class Run(BaseModel):
     lr_schedule: str | None = field(
         None,
         WORK,
-        "How the learning rate changes: constant, steps(at=30/60/80) or cosine. Optional: warmup=EPOCHS, and base=RATE "
-        "per 256 samples of the global batch.",
+        "How the learning rate changes: constant, steps(at=30/60/80) or cosine. Optional: warmup=EPOCHS; base=RATE "
+        "is multiplied by (global batch / 256).",
         unset="the optimizer's rate",
         changes=("result",),
     )

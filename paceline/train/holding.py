@@ -49,7 +49,7 @@ class Holding:
         return None if self._now == 1.0 else fresh * self._now
 
     def left(self) -> None:
-        """Note that the sum has been exchanged."""
+        """Record that the gradients held here have been exchanged, so that p.grad holds none that were multiplied."""
         self.weighed = False
 
     def close(self) -> None:

@@ -52,7 +52,7 @@ class Passes:
         self._reached.discard(id(model))
 
     def reach(self, model: Ending) -> None:
-        """Note that a gradient of this model is complete. Called in every hook."""
+        """Register that a gradient of this model is complete. Called in every hook."""
         task = _graph_task()
         if task != self._task:
             self._task = task

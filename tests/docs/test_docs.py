@@ -223,6 +223,7 @@ def test_a_concept_snippet_prints_what_the_page_says(path):
 
 
 @pytest.mark.multi
+@pytest.mark.usefixtures("forked_workers")
 def test_the_record_page_reads_what_its_command_wrote(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     path = ROOT / "docs" / "concepts" / "record.md"

@@ -2,6 +2,7 @@
 
 import ast
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 import paceline
@@ -75,11 +76,14 @@ def twins(names):
     return {name: paths for name, paths in places.items() if len(paths) > 1}
 
 
+@cache
 def classes(root):
-    for path in sorted(root.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ClassDef):
-                yield node.name, str(path.relative_to(root))
+    return [
+        (node.name, str(path.relative_to(root)))
+        for path in sorted(root.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+    ]
 
 
 def modules(root):

@@ -54,8 +54,7 @@ def test_no_schedule_of_faults_breaks_a_promise(rule):
 @pytest.mark.parametrize("off", ["fencing", "votes", "journal"])
 @pytest.mark.parametrize("rule", ["shm", "tcp"])
 def test_without_its_mechanism_a_promise_breaks(rule, off):
-    broken, *_ = violations(range(400), rule=rule, **{off: False})
-    assert broken
+    assert any(violations([seed], rule=rule, **{off: False})[0] for seed in range(400))
 
 
 def test_a_step_commits_with_all_votes_and_without_a_fence():

@@ -1,8 +1,9 @@
 """Run by every rank of a test: the comm laws over `node`, with hosts that are not equal, against gloo.
 
-python tests/multi/node_laws.py RANK SIZE FOLDER
+paceline run -np 5 -- python tests/multi/node_laws.py FOLDER
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -71,6 +72,7 @@ def main(rank, size, folder):
     if size == 5:
         bytes_cross_hosts_once(comm)
     comm.close()
+    print("kept")
 
 
 def bytes_cross_hosts_once(comm):
@@ -87,4 +89,4 @@ def bytes_cross_hosts_once(comm):
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    main(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), sys.argv[1])

@@ -42,6 +42,7 @@ def test_a_flag_is_spelled_as_its_field_says():
     ("bounds", "value", "why"),
     [
         ({"least": 1, "unit": "worker"}, 0, "at least 1 worker is needed"),
+        ({"least": 1}, 0, "it is at least 1"),
         ({"least": 0, "most": 9}, -1, "it cannot be negative"),
         ({"least": 0, "most": 9}, 10, "at most 9 can be asked for"),
         ({"above": 0, "why": "above 0"}, 0.0, "above 0"),

@@ -35,7 +35,7 @@ class Frames(Protocol):
         """Return the body of the next frame if it can be sent now, else None."""
 
     def sent(self) -> None:
-        """Note that the kernel has taken all bytes of next_send()."""
+        """Register that the kernel has taken all bytes of next_send()."""
 
     def sends_left(self) -> bool: ...
 
@@ -46,7 +46,7 @@ class Frames(Protocol):
         """Return memory for the body of the next frame."""
 
     def received(self) -> None:
-        """Note that the memory of next_receive() is filled."""
+        """Register that the memory of next_receive() is filled."""
 
     def receives_left(self) -> bool: ...
 

@@ -95,7 +95,7 @@ class Operation:
             self._go_on()
 
     def left(self, message: Outgoing) -> None:
-        """Note that a range was sent. A later step that overwrites it may now proceed."""
+        """Register that a range was sent. A later step that overwrites it may now proceed."""
         if message.after >= 0:
             self._unsent[message.after] -= 1
             if self._whole:

@@ -67,7 +67,7 @@ def _served_by_first(where: Position, store: TextStore, deadline: float) -> Any:
 
 
 def outer_store(where: Position, deadline: float) -> Any:
-    """Return the store of the script's default process group; else rank 0's under MPI or Slurm; else torchrun's."""
+    """Return the store of the script's default process group; if it has none, rank 0's (MPI, Slurm) or torchrun's."""
     import torch.distributed as dist
 
     if dist.is_initialized():

@@ -113,10 +113,10 @@ def answer(ratio: Interval | None, margin: float) -> Answer:
 
 
 def starts_needed(logs: Sequence[float], pairs: int, margin: float) -> int | None:
-    """Estimate how many starts, including those made, decide a pair if its ratio and spread do not change.
+    """Estimate the number of starts after which a pair is decided, including the starts made so far.
 
-    Either answer counts, whichever comes first: a difference from 1, or a difference below the margin. Return None if
-    both are too far away.
+    It is assumed that the ratio and its spread stay as they are. The pair is decided when its ratio surely differs from
+    1, or surely by less than the margin. Return None if that takes more than MOST_STARTS.
     """
     if len(logs) < LEAST_STARTS:
         return None

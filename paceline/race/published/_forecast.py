@@ -96,7 +96,7 @@ class Forecast:
 
 @dataclass(frozen=True)
 class Forecasts:
-    """The rows of one published system, including calibrating rows, and the rows that no model explains."""
+    """All rows of one published system with their forecasts. `unexplained` names the rows that no model explains."""
 
     rows: tuple[Forecast, ...]
     unexplained: tuple[str, ...] = ()

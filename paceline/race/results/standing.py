@@ -244,7 +244,7 @@ class Standing:
 
     @property
     def margin(self) -> float:
-        """Percent; contenders that surely differ by less are level."""
+        """The difference in percent below which two contenders are level, if it is surely smaller."""
         return float(self.last.race.get("margin", MARGIN))
 
     def beats(self, rival: Standing) -> bool:

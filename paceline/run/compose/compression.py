@@ -125,7 +125,7 @@ def for_precision(run: Run, compressor: Compressor) -> Compressor:
 
 
 def rounded_sums(run: Run, axes: Axes, gpus: int) -> Iterator[str]:
-    """Note that gloo and nccl add in the dtype that travels, while all other sums here are in float32."""
+    """Register that gloo and nccl add in the dtype that travels, while all other sums here are in float32."""
     comm = run.comm if kind_of(run.comm).rounds_sums else "nccl" if gpus else "gloo" if run.lab else ""
     if comm and axes.exchange.one_sum and axes.compressor.loss == "rounding" and run.workers > 2:
         yield f"{comm} adds what {axes.compressor} rounded in half precision: a sum is rounded again at every hop"

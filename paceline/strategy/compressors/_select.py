@@ -1,4 +1,4 @@
-"""Count the elements of a share, and find those that reach a threshold."""
+"""Turn a ratio into a number of elements, and find the elements whose magnitude reaches a threshold."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def stochastic_bytes(numel: int, levels: int, bucket: int) -> int:
 
 
 class Stochastic(Gathered):
-    """The operator. `norm` is "l2" or "max"; `factor` multiplies decoded values; `clip` limits values first."""
+    """Rounds to random levels. `norm` is "l2" or "max". `clip` limits values; `factor` multiplies decoded ones."""
 
     def __init__(
         self, size: int, dice: Dice, levels: int, bucket: int, norm: str, factor: float, clip: float = 0.0

@@ -23,7 +23,7 @@ def two_level_bytes(layout: Layout, piece: Chunk, numbers: int) -> int:
 
 
 class TwoLevels(Gathered):
-    """The operator. `levels` returns a scale, or a number for negative elements and one for all others."""
+    """The operator of both. `levels` returns a scale, or a number for negative elements and one for all others."""
 
     def __init__(self, layout: Layout, size: int, levels: Levels, numbers: int) -> None:
         super().__init__(size)

@@ -45,7 +45,7 @@ class Natural(Lossy):
 
 
 class Exponents(Gathered):
-    """The operator. A payload is | signs | exponents, a byte each |."""
+    """The operator of `natural`. A payload is | signs | exponents, a byte each |."""
 
     def __init__(self, size: int, dice: Dice, factor: float) -> None:
         super().__init__(size)

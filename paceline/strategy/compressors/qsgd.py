@@ -24,7 +24,7 @@ from paceline.types import Chunk, Layout
 
 @dataclass(frozen=True)
 class Qsgd(Lossy):
-    """The member. With the default of 7 levels, an element and its sign take 4 bits."""
+    """The compressor. With the default of 7 levels, an element and its sign take 4 bits."""
 
     levels: int = 7
     bucket: int = 512

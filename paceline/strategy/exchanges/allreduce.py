@@ -36,7 +36,7 @@ class AllReduce(ExchangeTraits):
         return AllReduceChannel(comm)
 
     def decoupled(self) -> Exchange:
-        """Return the same sum in two phases."""
+        """Return the exchange that computes the same sum in two phases, reduce-scatter and all-gather."""
         from paceline.strategy.exchanges._halves import Halves
 
         return Halves()

@@ -104,7 +104,7 @@ class WindowChannel:
     def state(self) -> Mapping[str, Any]:
         """Return the values that have arrived but were not read.
 
-        To keep all mass, save on all ranks after a barrier.
+        The saved values are complete only if all ranks call this after a barrier.
         """
         unread = {index: dict(slots) for index, slots in self._restored.items()}
         for index, window in self._windows.items():

@@ -70,7 +70,7 @@ class Context:
         return self.presence.comm
 
     def factor(self) -> float:
-        """Return the factor of this rank's gradient in a sum over ranks."""
+        """Return the factor by which this rank multiplies its gradient before the sum over ranks."""
         return 1.0 / (self.comm.size * self.accumulate) if self.weight is None else self.weight()
 
     def local_factor(self) -> float:

@@ -26,7 +26,7 @@ def placement(size: int, nodes: int = 1) -> tuple[int, ...]:
 
 
 def rows(topology: Topology, size: int, step: int = 0, nodes: int = 1) -> tuple[Mixing, ...]:
-    """Return the mixing of each rank at a step."""
+    """Return the weights with which each rank mixes at a step: one row of W per rank."""
     where = placement(size, nodes)
     return tuple(topology.row(rank, View(rank, size, where), step) for rank in range(size))
 

@@ -144,7 +144,7 @@ class Bucket:
                 return result
 
     def _reason(self, what: str, problem: Exception) -> str:
-        """Return the reason for a retry. Raises if a retry would not help. No text of the server is repeated."""
+        """Return the reason for a retry, without any text of the server. Raises if a retry would not help."""
         if isinstance(problem, Again):
             return str(problem)
         text = str(problem)

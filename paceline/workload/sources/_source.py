@@ -85,4 +85,4 @@ class Streaming(Protocol):
         """The source whose batches it passes on, or None if that is not known."""
 
     def open(self, view: View, settings: Mapping[str, Any]) -> Stream:
-        """Open the stream on one rank. `settings` are those that a producer needs from the run, and `batch`."""
+        """Open the stream on one rank. `settings` has `batch` and the settings of the run that a producer needs."""

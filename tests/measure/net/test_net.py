@@ -1,8 +1,6 @@
 """Figures of a network sweep, and sweeps over threads on a virtual clock."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -14,6 +12,7 @@ from paceline.errors import WrongCommand
 from paceline.measure.net.figures import Pair, Row, cost_of, fit_rows, parse_size, sizes_between, slow_pairs
 from paceline.measure.net.sweep import VERBS, pairs, sweep
 from paceline.types import Link
+from tests.forked import paceline
 
 
 def test_sizes_are_powers_of_two():
@@ -155,15 +154,11 @@ def test_costs_follow_the_patterns():
 
 
 @pytest.mark.multi
+@pytest.mark.usefixtures("forks")
 def test_the_command_prints_a_table_and_writes_a_link_that_the_forecast_reads(tmp_path):
     link, plot = tmp_path / "link.json", tmp_path / "net.svg"
     words = ["-np", "2", "--comm", "tcp", "--verbs", "all_reduce", "-b", "1K", "-e", "16K"]
-    done = subprocess.run(
-        [sys.executable, "-m", "paceline", "net", *words, "--link", str(link), "--plot", str(plot)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = paceline("net", *words, "--link", link, "--plot", plot)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "all_reduce over tcp, 2 rank(s)" in done.stdout
     assert "fit: latency" in done.stdout
