@@ -289,18 +289,19 @@ def test_two_minutes_are_promised_for_the_plain_race_only(words, note, no_worker
 
 def test_words_reach_a_script_as_flags_do(monkeypatch):
     seen = {}
-    monkeypatch.setattr("paceline.race.script.launch", lambda argv, **given: seen.update(given))
+    monkeypatch.setattr("paceline.race.script.launch_measured", lambda argv, **given: seen.update(given))
     with pytest.raises(SystemExit):
         main(["run", "nworkers=2", "mgwfbp=1", "--", "python", "x.py"])
     assert (seen["run"].workers, seen["choices"]) == (2, {"schedule": "mgwfbp"})
 
 
 OF_A_SCRIPT_OR_EXPLAINED = {
-    "run --experiment e.toml -- python x.py": "--experiment with a script: a script makes its own results",
+    "run --experiment e.toml -- python x.py": "--experiment with a script: the steps are the script's own",
     "run --baseline r.json -- python x.py": "--baseline with a script",
     "run --peak-flops 1e12 -- python x.py": "--peak-flops with a script",
     "run --log-format tf_cnn -- python x.py": "--log-format with a script",
-    "run --runs elsewhere -- python x.py": "leave it out, or paceline race -- python x.py",
+    "run --trace t.json -- python x.py": "leave it out; --runs, --json, --tensorboard, --log-to work here",
+    "run --runs /dev/null/x -- python x.py": "--runs /dev/null/x: /dev/null is not a folder",
     "run --use-fp16 -- python x.py": "--use-fp16 with a script: the script chooses model",
     "run --fake-location cpu -- python x.py": "--fake-location with a script: the script chooses model",
     "explain --schedule priority --clip-norm 1": "--clip-norm 1 with schedule priority",
