@@ -291,7 +291,7 @@ def _measured(quick: bool, turns: int | None) -> Any:
     from paceline.measure.measure import WATCHED
     from paceline.race.measured import Measured
 
-    return Measured(watched=QUICK_WATCHED if quick else WATCHED, turns=turns)
+    return Measured(watched=QUICK_WATCHED if quick else WATCHED, turns=turns, weighs=not quick)
 
 
 class Last:
