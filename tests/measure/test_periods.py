@@ -150,7 +150,7 @@ def test_too_few_periods_to_judge_are_not_called_unsteady(tmp_path):
         return record.model_copy(update=found), events
 
     lines = told(raced(tmp_path, small(contenders=["allreduce", "local_sgd"]), measured))
-    assert [line for line in lines if line.endswith("unsteady")] == ["note: 5 of 5 repeats of limit were unsteady"]
+    assert [line for line in lines if line.endswith("unsteady")] == ["note: 5 of 5 starts of limit were unsteady"]
     assert "note: whether local_sgd is steady was not judged: 3 periods of 8 steps are too few to tell" in lines
 
 
