@@ -42,7 +42,8 @@ def records(
     if json is not None:
         check_writable(json)
     if not os.path.isdir(runs):
-        raise WrongCommand(f"--runs {runs}", why="there is no such folder", remedy="paceline race, or --runs DIR")
+        why = f"{runs} is not a folder" if os.path.exists(runs) else "there is no such folder"
+        raise WrongCommand(f"--runs {runs}", why=why, remedy="paceline race, or --runs DIR")
     store = open_store([runs], without="profile")
     wanted = [stored for stored in store.records if _is_wanted(stored, failed=failed, model=model)]
     lines = _by_race(wanted, runs)[:last]
