@@ -11,7 +11,7 @@ from paceline.measure.periods import in_periods, is_uneven, period_of
 from paceline.race.cells import BASELINE
 from paceline.race.plan import plan
 from paceline.race.results.verdict import verdict
-from paceline.race.script import _in_blocks
+from paceline.race.script_record import _in_blocks
 from paceline.run.run import Run
 from paceline.strategy import rules
 from paceline.strategy.rules.traits import RuleTraits
