@@ -10,6 +10,7 @@ import ctypes
 import functools
 import io
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ ROOT = Path(__file__).parents[1]
 SUBREAPER = 36  # the number of the operation of prctl
 _libc = ctypes.CDLL(None)
 _zygotes: list[Zygote] = []
+_records: list[str] = []  # a folder for records of commands that name none
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,9 @@ def zygote() -> Iterator[Zygote]:
     _libc.prctl(SUBREAPER, 0, 0, 0, 0)  # orphans of other tests are not ours
     _zygotes.append(forks)
     try:
-        yield forks
+        with tempfile.TemporaryDirectory() as records:
+            _records[:] = [records]
+            yield forks
     finally:
         _zygotes.remove(forks)
         forks.close()
@@ -55,7 +59,8 @@ def paceline(*words: object) -> Done:
     """Carry out a command from the root of the repository, as `python -m paceline WORDS` would."""
     out, err, code = io.StringIO(), io.StringIO(), 0
     try:
-        with forked_workers(), redirect_stdout(out), redirect_stderr(err):
+        environ = {"PACELINE_RUNS": os.environ.get("PACELINE_RUNS", _records[0])}
+        with mock.patch.dict(os.environ, environ), forked_workers(), redirect_stdout(out), redirect_stderr(err):
             main([str(word) for word in words])
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -23,20 +24,24 @@ class Batches:
         start: Cursor,
         took: Callable[[Dealt], None],
         place: Callable[[Any], Any],
+        waited: Callable[[float], None] = lambda seconds: None,
     ) -> None:
-        self._begin, self.cursor, self._took, self._place = begin, start, took, place
+        self._begin, self.cursor, self._took, self._place, self._waited = begin, start, took, place, waited
         self._dealt: Iterator[Dealt] | None = None
 
     def __iter__(self) -> Batches:
         return self
 
     def __next__(self) -> Any:
+        began = time.perf_counter()
         if self._dealt is None:
             self._dealt = self._begin(self.cursor)
         dealt = next(self._dealt)
         self.cursor = Cursor(dealt.cursor.epoch, dealt.cursor.step, self.cursor.seed)
         self._took(dealt)
-        return self._place(dealt.batch)
+        batch = self._place(dealt.batch)
+        self._waited(time.perf_counter() - began)
+        return batch
 
     def state_dict(self) -> dict[str, int]:
         """Return the position of the next batch, for `load_state_dict`."""

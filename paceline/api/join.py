@@ -62,6 +62,7 @@ class Worker:
         self.at_close: Callable[[], None] | None = None
         self.end_group: Callable[[], None] | None = None  # destroys the default process group that join() made
         self.dealt = (0, 0)  # batches and samples that `batches` has yielded so far
+        self.waited = 0.0  # seconds in which `batches` prepared those that were trained on
         self.newest: Any = None  # the model that was wrapped last
         self._shares: deque[float | None] = deque(maxlen=1024)  # this rank's fraction of each trained batch
         self._sampled: Callable[[Any], float | None] | None = None  # the same, if a sampler deals the batches
@@ -139,7 +140,10 @@ class Worker:
                 self._sampled = None
                 self._shares.append(dealt.samples / dealt.total if dealt.total else None)
 
-        return Batches(begin, Cursor(first, 0, seed), took, self.device.place)
+        def waited(seconds: float) -> None:
+            self.waited += seconds if trained() else 0.0
+
+        return Batches(begin, Cursor(first, 0, seed), took, self.device.place, waited)
 
     @property
     def paces(self) -> tuple[Any, ...]:

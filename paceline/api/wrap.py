@@ -21,7 +21,7 @@ from paceline.types import Cluster
 from paceline.workload.profile import read as read_profile
 from paceline.workload.recipe import written
 
-MEASURE = "PACELINE_MEASURE"  # set by a race, so that a script's updates are timed
+MEASURE = "PACELINE_MEASURE"  # set by `paceline run` and by a race, so that a script's updates are timed
 
 
 def wrap(
@@ -84,7 +84,7 @@ def wrap(
         "loss_scale": LossScale() if loss_scale else None,
     }
     if run.reference:
-        return _watched(_reference(run, launched, model, optimizer, settings), worker)
+        return _watched(_reference(run, launched, model, optimizer, settings), worker, model, run)
     cluster = Cluster(worker.comm.placement or (0,) * worker.size)
     axes = compose(run, Machine(gpus=int(worker.device.kind == "cuda")), cluster, unknown=("model",)).axes
     assert axes is not None
@@ -98,7 +98,7 @@ def wrap(
         **settings,
     )
     worker.add(pace)
-    return _watched(pace, worker)
+    return _watched(pace, worker, model, run)
 
 
 def _wrap_elastic(worker: Worker, run: Run, model: Any, optimizer: Any, clip_norm: float | None) -> Any:
@@ -121,9 +121,13 @@ def _one_of(compressor: str | None, compress: str | None) -> str | None:
 
 
 def _reference(run: Run, launched: Mapping[str, Any], model: Any, optimizer: Any, settings: Mapping[str, Any]) -> Any:
-    """Return a reference instead of a Pace. Raises WrongCommand outside of a race."""
+    """Return a reference instead of a Pace. Raises WrongCommand if the launcher has not named it."""
     if MEASURE not in os.environ or "strategy" not in launched:
-        raise WrongCommand(f"strategy {run.strategy}", why="a reference cannot be wrapped", remedy="strategy allreduce")
+        raise WrongCommand(
+            f"strategy {run.strategy}",
+            why="a reference is no strategy, and only the launcher can put it in place of one",
+            remedy=f"paceline run --strategy {run.strategy} -- python SCRIPT",
+        )
     from paceline.train.references import OWN_LOOP
 
     reference = OWN_LOOP.load(str(run.reference))(model, optimizer, **settings)
@@ -131,13 +135,15 @@ def _reference(run: Run, launched: Mapping[str, Any], model: Any, optimizer: Any
     return reference
 
 
-def _watched(pace: Any, worker: Worker) -> Any:
+def _watched(pace: Any, worker: Worker, model: Any, run: Run) -> Any:
     """Return the pace. In a measured job, also time its updates, and write the times when the process ends."""
     worker.newest, pace.metrics = pace, worker.metrics
     if MEASURE in os.environ and "PACELINE_JOB" in os.environ:
         from paceline.train.steplog import StepLog
 
-        log = StepLog(pace, lambda: worker.dealt)
+        chosen = {name: str(value) for name in CHOSEN if (value := getattr(run, name)) is not None}
+        log = StepLog(pace, lambda: worker.dealt, model=model, waited=lambda: worker.waited, settings=chosen)
+        log.begin()
         pace.on_step = log.note
         worker.at_close = lambda: log.write(device=worker.device.kind)
     return pace

@@ -22,6 +22,7 @@ from paceline.measure.record.record import Record, check_writable, write
 from paceline.measure.record.store import one, open_store
 from paceline.measure.stats.intervals import ENOUGH
 from paceline.race.results.standing import name_of, rate_of
+from paceline.race.script_record import work_of
 from paceline.report.tables import plain
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def _side(letter: str, records: Sequence[Record]) -> str:
     first = records[0]
     rate = f"{fmean(rate_of(record) or 0.0 for record in records):.1f} {first.unit}/s"
     kind = "" if first.kind == "measured" else f", {first.kind}"
-    what = f"{name_of(first)}, {first.run.model}, {first.workers} worker(s)"
+    what = f"{name_of(first)}, {work_of(first)}, {first.workers} worker(s)"
     name = first.id if len(records) == 1 else f"{len(records)} starts"
     return clipped(f"{letter}       {name}  {rate}{kind}: {what}", 80)
 

@@ -18,6 +18,7 @@ from paceline.errors import WrongCommand
 from paceline.measure.record.record import check_writable, write
 from paceline.measure.record.store import Skipped, Stored, open_store
 from paceline.race.results.standing import name_of, rate_of
+from paceline.race.script_record import work_of
 
 HEAD = ("id", "run", "workers", "rate", "verdict")
 WIDTH = 80
@@ -41,7 +42,8 @@ def records(
     if json is not None:
         check_writable(json)
     if not os.path.isdir(runs):
-        raise WrongCommand(f"--runs {runs}", why="there is no such folder", remedy="paceline race, or --runs DIR")
+        why = f"{runs} is not a folder" if os.path.exists(runs) else "there is no such folder"
+        raise WrongCommand(f"--runs {runs}", why=why, remedy="paceline race, or --runs DIR")
     store = open_store([runs], without="profile")
     wanted = [stored for stored in store.records if _is_wanted(stored, failed=failed, model=model)]
     lines = _by_race(wanted, runs)[:last]
@@ -76,7 +78,7 @@ def _line(line: Sequence[Stored]) -> tuple[str, ...]:
 def _race_row(line: Sequence[Stored]) -> tuple[str, ...]:
     """Return the row of a race: its folder, its contenders, and the number of starts."""
     kept = [stored.record for stored in line]
-    names, models = ({f(record): None for record in kept} for f in (name_of, lambda record: record.run.model))
+    names, models = ({f(record): None for record in kept} for f in (name_of, work_of))
     workers = ",".join(str(count) for count in sorted({record.workers for record in kept}))
     failures = sum(record.verdict == "failed" for record in kept)
     what = f"race: {', '.join(sorted(names))}; {', '.join(models)}"
@@ -88,7 +90,7 @@ def _row(stored: Stored) -> tuple[str, ...]:
     rate = rate_of(record)
     shown = "-" if rate is None else f"{rate:.1f} {record.unit}/s"
     state = record.outcome if record.kind == "measured" else record.kind
-    return record.id, f"{name_of(record)}, {record.run.model}", str(record.workers), shown, state
+    return record.id, f"{name_of(record)}, {work_of(record)}", str(record.workers), shown, state
 
 
 def _fitted(rows: Sequence[tuple[str, ...]]) -> list[str]:

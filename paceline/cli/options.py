@@ -14,10 +14,10 @@ import typer
 from pydantic import ValidationError
 
 from paceline.cli.help import HelpAll
-from paceline.cli.usage import number_wanted
 from paceline.cli.words import settings_of
 from paceline.cluster.hosts import slots_of
 from paceline.errors import UnknownName, WrongCommand, short
+from paceline.files.wanted import wanted
 from paceline.run.fields import Panel
 from paceline.run.run import Run, about, flag_of, hosts_of
 
@@ -184,7 +184,7 @@ def wrong_value(problem: ValidationError, flags: Mapping[str, str] = {}) -> Wron
     if first["type"] == "literal_error":
         words = [word.strip(" '") for word in str(first["ctx"]["expected"]).replace(" or ", ",").split(",")]
         return WrongCommand(what, why=f"it is {_either(words)}", remedy=f"{flag} {words[0]}")
-    why, example = number_wanted(str(first["msg"]))
+    why, example = wanted(str(first["msg"]))
     return WrongCommand(what, why=why, remedy=f"{flag} {example}" if example else "")
 
 

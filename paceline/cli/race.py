@@ -274,7 +274,7 @@ def _at_least_one(changes: dict[str, Any]) -> None:
 
 
 def _nothing_of_the_script(chosen: dict[str, Any]) -> None:
-    from paceline.race.script import TAKEN
+    from paceline.race.script_record import TAKEN
 
     foreign = [name for name in (*COMMON, "model", "batch_size") if name in chosen and name not in TAKEN]
     if foreign:
@@ -291,7 +291,7 @@ def _measured(quick: bool, turns: int | None) -> Any:
     from paceline.measure.measure import WATCHED
     from paceline.race.measured import Measured
 
-    return Measured(watched=QUICK_WATCHED if quick else WATCHED, turns=turns)
+    return Measured(watched=QUICK_WATCHED if quick else WATCHED, turns=turns, weighs=not quick)
 
 
 class Last:

@@ -70,20 +70,30 @@ class RaceView:
 def picture(race: Race, under_way: Start | None, line: str = "") -> Group:
     """Draw the results so far: one row per contender, the start that runs, and what would be concluded now."""
     left = race.seconds_left()
-    drawn = Table(box=None, padding=(0, 2, 0, 0))
-    for head in ("", "per second", "of ddp", "of limit", "waiting", "starts"):
-        drawn.add_column(head, justify="left" if not head else "right", no_wrap=True)
-    for heat in race.plan.heats:
-        drawn.add_row(Text(public(race.plan.title(heat)), style="bold"))
-        for entry in race.entries(heat):
-            now = under_way is not None and any(cell.key == (entry.heat, entry.label) for cell in under_way.cells)
-            label = Text(("> " if now else "  ") + short(entry.label))
-            drawn.add_row(label, *_cells_of(race, entry))
+    drawn = [part for heat in race.plan.heats for part in _heat(race, heat, under_way)]
     title = f"{race.done} records" + (f", at most {spoken_time(left)} left" if left else "")
     if under_way is not None:
-        title += f"; round {under_way.round}" + (f", {public(line)}" if line.startswith(("turn ", "repeat ")) else "")
+        title += f"; round {under_way.round}" + (
+            f", {public(line)}" if line.startswith(("turn ", "repeat ", "memory ")) else ""
+        )
     concluded = [Text(each) for heat in race.plan.heats for each in wrapped(_now(race, heat))]
-    return Group(Text(title), drawn, *concluded)
+    return Group(Text(title), *drawn, *concluded)
+
+
+# The columns of the live table and their widths; together with two blanks between them they fit into 80 columns.
+_COLUMNS = {"": WIDEST + 2, "per second": 10, "of ddp": 12, "of limit": 12, "waiting": 7, "starts": 6}
+
+
+def _heat(race: Race, heat: Heat, under_way: Start | None) -> Iterator[Text | Table]:
+    """Yield the title and the table of one heat."""
+    yield Text(public(race.plan.title(heat)), style="bold")
+    drawn = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for head, width in _COLUMNS.items():
+        drawn.add_column(head, justify="right" if head else "left", no_wrap=True, min_width=width)
+    for entry in race.entries(heat):
+        now = under_way is not None and any(cell.key == (entry.heat, entry.label) for cell in under_way.cells)
+        drawn.add_row(Text(("> " if now else "  ") + short(entry.label)), *_cells_of(race, entry))
+    yield drawn
 
 
 def _now(race: Race, heat: Heat) -> str:
@@ -97,7 +107,8 @@ def _now(race: Race, heat: Heat) -> str:
 def _cells_of(race: Race, entry: Entry) -> tuple[str, ...]:
     standing = race.standing(entry.heat, entry.label)
     ratios = (_shown(_of_reference(race, entry, which.name)) for which in COMPARED)
-    return _rate(standing), *ratios, _waiting(standing), str(0 if standing is None else len(standing.records))
+    rate = "-" if standing is None else f"{standing.rate.centre:,.{0 if standing.rate.centre >= 1000 else 1}f}"
+    return rate, *ratios, _waiting(standing), str(0 if standing is None else len(standing.records))
 
 
 def _waiting(standing: Standing | None) -> str:

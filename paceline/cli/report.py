@@ -11,7 +11,7 @@ from paceline.cli import app
 from paceline.cli import options as o
 from paceline.cli.listing import name_skipped
 from paceline.cli.show import size
-from paceline.measure.record.record import check_writable
+from paceline.measure.record.record import check_folder, check_writable
 
 
 @app.command()
@@ -32,6 +32,8 @@ def report(
     from paceline.report.report import report as work
 
     check_writable(out, "--out")
+    if charts is not None:
+        check_folder(charts, "--charts")
     stored, skipped = gather(records or [], runs)
     path = work(stored, out, title=title, skipped=skipped, charts=charts)
     name_skipped(skipped)

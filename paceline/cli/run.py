@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -75,14 +74,14 @@ def run(
     """Train or measure one configuration, or launch a script on several workers.
 
     The last line is `Total img/sec on N CPU(s): X +- Y`: X is the rate of all workers together, Y is 1.96 standard
-    errors over the repeats inside this run.
+    errors over the repeats inside this run. A script that calls pace.step() leaves a record, too.
     """
     configuration = o.run_from(values, words or (), settings_on_command_line(context))
     if log_format not in LOG_FORMATS:
         raise UnknownName("log format", log_format, LOG_FORMATS)
     hand_over(configuration.launcher, configuration.workers)
     if context.obj:
-        _launch(configuration, context, words or (), runs, json)
+        _launch(configuration, context, words or (), Kept(runs, json, tensorboard, log_to))
         return
     if configuration.membership and memberships.MENU.make(configuration.membership).elastic:
         _refuse_measured(context)
@@ -188,23 +187,92 @@ def _measure(
     return record, path
 
 
-def _launch(run: Run, context: typer.Context, words: Sequence[str], runs: Path, json: Path | None) -> None:
+class Kept(NamedTuple):
+    """Places that the record of a script goes to."""
+
+    runs: Path
+    json: Path | None = None
+    tensorboard: Path | None = None
+    log_to: str | None = None
+
+    def __call__(self, record: Record) -> None:
+        """Write the record, and say where on stderr: stdout is the script's own."""
+        from paceline.measure.record.record import make_folder
+        from paceline.race.keep import save
+
+        make_folder(self.runs)
+        path = self.runs / f"{record.id}.json"
+        record = save(record, [], path)
+        if self.json is not None:
+            save(record, [], self.json)
+        for line in (*script_line(record), f"record: {self.json or path}"):
+            print(line, file=sys.stderr, flush=True)
+        if self.tensorboard is not None and record.verdict != "failed":
+            from paceline.report.tensorboard import write_scalars
+
+            write_scalars(record, self.tensorboard)
+        if self.log_to is not None and record.verdict != "failed":
+            from paceline.report.trackers import send
+
+            send(record, self.log_to)
+
+    def check(self) -> None:
+        """Raise, before the script starts, if one of the places cannot be used."""
+        _check_places(self.runs, self.json)
+        if self.tensorboard is not None:
+            from paceline.report.tensorboard import check as check_tensorboard
+
+            check_tensorboard()
+        if self.log_to is not None:
+            from paceline.report.trackers import check_tracker
+
+            check_tracker(self.log_to)
+
+
+def script_line(record: Record) -> Iterator[str]:
+    """Yield the rate and the step time of a script, if it did not fail."""
+    if record.verdict != "failed":
+        rate = f"{record.rate['total']['mean']:,.1f} {record.unit}/s on {record.workers} worker(s)"
+        yield f"measured: {rate}, {1e3 * record.step['median']:.1f} ms per update"
+
+
+def _launch(run: Run, context: typer.Context, words: Sequence[str], places: Kept) -> None:
     """Start the script with the settings on the command line; everything else is up to the script."""
     from paceline.cluster.machine import machine
-    from paceline.race.script import launch
+    from paceline.race.script import launch, launch_measured
     from paceline.run.compose.compose import OWN, compose
 
     composed = compose(run, machine(), unknown=OWN)
     elastic = composed.axes is not None and composed.axes.membership.elastic
-    _nothing_of_the_script(context, words, kept=("runs", "json") if elastic else ())
+    _nothing_of_the_script(context, words, kept=("runs", "json") if elastic else OF_SCRIPTS)
     chosen = [*settings_on_command_line(context), *settings_of(words, note=lambda _: None)]
     choices = {name: getattr(run, name) for name in chosen if name in TO_SCRIPTS}
-    members = composed.axes.membership if composed.axes is not None and elastic else None
-    if elastic:
-        _check_places(runs, json)
-    record = launch(context.obj, run=run, servers=composed.servers, choices=choices, elastic=members)
-    if record is not None:
-        _keep_elastic(record, runs, json)
+    started: dict[str, Any] = {"run": run, "servers": composed.servers, "choices": choices}
+    if elastic and composed.axes is not None:
+        places.check()
+        record = launch(context.obj, **started, elastic=composed.axes.membership)
+        if record is not None:
+            _keep_elastic(record, places.runs, places.json)
+        return
+    wanted = [name for name in flags_on_command_line(context) if name in OF_SCRIPTS]
+    if not _can_keep(places, wanted):
+        launch(context.obj, **started)
+        return
+    missing = launch_measured(context.obj, **started, chosen=chosen, keep=places)
+    if missing and wanted:
+        raise WrongCommand(f"{flags_of(wanted)}: there is no record", why=missing, remedy="pace.step() in the loop")
+
+
+def _can_keep(places: Kept, wanted: Sequence[str]) -> bool:
+    """Return whether a record can be written. If not, raise if the user wants one, else print a note."""
+    try:
+        places.check()
+    except WrongCommand as problem:
+        if wanted:
+            raise
+        print(f"note: no record is kept, because {problem.why or problem}", file=sys.stderr, flush=True)
+        return False
+    return True
 
 
 def _refuse_measured(context: typer.Context) -> None:
@@ -280,8 +348,8 @@ def _nothing_of_the_script(context: typer.Context, words: Sequence[str], kept: S
     if results:
         raise WrongCommand(
             f"{flags_of(results)} with a script",
-            why="a script makes its own results, and run keeps no record of it",
-            remedy=f"leave it out, or paceline race {shlex.join(['--', *context.obj])}",
+            why="the steps are the script's own",
+            remedy=f"leave it out; {flags_of(kept)} work here",
         )
     taken = ("workers", *TO_SCRIPTS, *TO_LAUNCHER)
     foreign = [name for name in [*flags, *settings_of(words, note=lambda _: None)] if name not in taken]
@@ -293,6 +361,7 @@ def _nothing_of_the_script(context: typer.Context, words: Sequence[str], kept: S
         )
 
 
+OF_SCRIPTS = ("runs", "json", "tensorboard", "log_to")
 _OF_RECORDS = (
     *("json", "trace", "tensorboard", "runs", "log_to"),
     *("baseline", "experiment", "peak_flops", "log_format"),

@@ -13,6 +13,7 @@ import typer
 from paceline.cli import app
 from paceline.cli import options as o
 from paceline.elastic.recoveries import line_of
+from paceline.measure.record.figures import Memory, Resources
 from paceline.measure.record.record import Record, check_writable, write
 from paceline.measure.stats.intervals import Interval, step_line
 
@@ -211,9 +212,11 @@ def received(record: Record) -> str:
 
 def memory(record: Record) -> str:
     """Return the memory of the largest worker: its peak PSS as sampled, and its peak RSS as an upper bound."""
-    seen, bound = record.resources["pss_peak"], record.resources.get("rss_peak")
+    alone = record.resources.get("alone")
+    known: Memory | Resources = alone or record.resources
+    seen, bound = known["pss_peak"], known.get("rss_peak")
     most = f", at most {size(max(bound))} (RSS)" if bound else ""
-    return f"{size(max(seen))} seen (PSS){most} per worker"
+    return f"{size(max(seen))} seen (PSS){most} per worker{', in a start of its own' if alone else ''}"
 
 
 def coding(record: Record) -> str:

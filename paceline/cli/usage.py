@@ -9,29 +9,7 @@ from typing import Any
 
 from paceline.cli.help import ORDER
 from paceline.errors import UnknownName, WrongCommand, short
-
-_KINDS = {
-    "valid integer": ("it takes a whole number", "8"),
-    "valid number": ("it takes a number", "0.5"),
-    "finite number": ("it takes a finite number", "1"),
-}
-_BOUND = re.compile(r"(greater|less) than( or equal to)? ([\d.e+\-]+)")
-_SIDES = {
-    ("greater", True): "it is at least",
-    ("greater", False): "it is above",
-    ("less", True): "it is at most",
-    ("less", False): "it is below",
-}
-
-
-def number_wanted(message: str) -> tuple[str, str]:
-    """Return why a word is refused where a number is needed, and an example; else the message, and no example."""
-    bound = _BOUND.search(message)
-    if bound:
-        inside = bool(bound[2])
-        step = 0 if inside else 1 if bound[1] == "greater" else -1
-        return f"{_SIDES[bound[1], inside]} {float(bound[3]):,.15g}", f"{float(bound[3]) + step:.15g}"
-    return next((known for part, known in _KINDS.items() if part in message), (message.rstrip("."), ""))
+from paceline.files.wanted import wanted
 
 
 def in_our_words(problem: Any, words: Sequence[str]) -> WrongCommand:
@@ -48,6 +26,8 @@ def in_our_words(problem: Any, words: Sequence[str]) -> WrongCommand:
         return WrongCommand(f"{verb} needs {param.metavar or param.name.upper()}", remedy=f"{verb} --help")
     if param is not None:
         return _wrong_value(param, problem.message, words)
+    if extra := re.match(r"Got unexpected extra argument\S* \((.*)\)", problem.format_message()):
+        return WrongCommand(f"{verb} ... {short(extra[1])}", why="that is a word too many", remedy=f"{verb} --help")
     return WrongCommand(short(problem.format_message().rstrip("."), 400), remedy=f"{verb} --help")
 
 
@@ -60,7 +40,7 @@ def _no_such_option(name: str, context: Any, verb: str) -> WrongCommand:
 
 def _wrong_value(param: Any, message: str, words: Sequence[str]) -> WrongCommand:
     flag = param.opts[0]
-    why, example = number_wanted(message)
+    why, example = wanted(message)
     what = f"{flag} {short(_value(param.opts, words))}".strip()
     return WrongCommand(what, why=short(why, 400), remedy=f"{flag} {example}" if example else "")
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from paceline.errors import WrongCommand, short
 from paceline.files.read import read_text
+from paceline.files.wanted import wanted
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -52,7 +53,9 @@ def _complaint(path: Path, text: str, model: type[BaseModel], problem: Validatio
             f"{place}: {short(name)!r} is not known here", remedy=f"{hint}known: {', '.join(sorted(known))}"
         )
     shown = "" if first["type"] == "missing" else f" = {short(repr(first['input']))}"
-    return WrongCommand(f"{place}: {short(name)}{shown}", why=str(first["msg"]).removeprefix("Value error, "))
+    why, example = wanted(str(first["msg"]).removeprefix("Value error, "))
+    written = f"[{example}]" if where and isinstance(where[-1], int) else example
+    return WrongCommand(f"{place}: {short(name)}{shown}", why=why, remedy=f"{name} = {written}" if example else "")
 
 
 def _fields(model: type[BaseModel], where: Sequence[Any]) -> list[str]:

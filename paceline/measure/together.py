@@ -22,7 +22,7 @@ from paceline.measure.turns import TurnsTask, report_path, task_path
 from paceline.run.axes import Composed
 from paceline.run.compose.compose import check
 
-MEMORY = "memory is that of the whole process, with all contenders that took turns in it"
+MEMORY = "memory of a shared start is that of the whole process, with all contenders that took turns in it"
 
 
 def measure_together(

@@ -28,7 +28,7 @@ from paceline.run.compose.compose import axes_of
 from paceline.run.fields import Kind
 from paceline.run.older import OLDER
 from paceline.run.reference import REFERENCES
-from paceline.run.run import CHOSEN, Run, changing, fields
+from paceline.run.run import CHOSEN, Run, changing, fields, flag_of
 
 # Settings of the whole race, the same for all contenders.
 _OF_THE_RACE = (*fields(Kind.SIZE, Kind.LENGTH), "model")
@@ -92,6 +92,12 @@ def _choice(part: str) -> tuple[str, str]:
         return "strategy", part
     name = name.strip().lstrip("-").replace("-", "_")
     name = OLDER.get(name, name)
+    if name in _OF_THE_RACE:
+        raise WrongCommand(
+            f"{name}={value.strip()} of a contender",
+            why="it belongs to the race as a whole",
+            remedy=f"{flag_of(name)} {value.strip()} beside --contender",
+        )
     if name not in FLAGS:
         raise UnknownName("flag of a contender", name, FLAGS)
     return name, value.strip()

@@ -31,7 +31,7 @@ from paceline.measure.record.record import Record, read, write
 from paceline.race.cells import Cell, Start
 from paceline.race.keep import save
 from paceline.race.plan import RacePlan, slug
-from paceline.race.script import command_of, run_of
+from paceline.race.script_record import command_of, run_of
 
 Result = tuple[Record, list[list[Any]]]  # the result of one cell: a record and its events
 

@@ -16,7 +16,7 @@ from paceline.measure.combining import failed_record
 from paceline.measure.measure import OnLine, measure
 from paceline.measure.record.events import events_of, write_events
 from paceline.measure.record.experiment import Experiment, with_comparison
-from paceline.measure.record.record import Record, is_special, make_folder, write
+from paceline.measure.record.record import Record, check_folder, is_special, make_folder, write
 from paceline.measure.stats.intervals import Interval, quotient
 from paceline.race.results.standing import setting
 from paceline.run.axes import Composed
@@ -89,12 +89,7 @@ def check_runs(runs: Path) -> None:
         where = f"{address[1]}://{str(runs)[address.end() :]}"
         why = "this version keeps records in folders only"
         raise WrongCommand(f"--runs {redact(where)}", why=why, remedy="--runs FOLDER")
-    place = runs
-    while not os.path.exists(place):
-        place = place.parent
-    if not os.path.isdir(place) or not os.access(place, os.W_OK):
-        why = f"{place} is not a folder" if not os.path.isdir(place) else f"{place} cannot be written"
-        raise WrongCommand(f"--runs {runs}", why=why, remedy="--runs FOLDER")
+    check_folder(runs, "--runs")
 
 
 def check_baseline(run: Run, baseline: Record | None) -> None:

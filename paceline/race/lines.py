@@ -13,6 +13,7 @@ from paceline.race.cells import Heat, Start
 from paceline.race.race import Nobody, Race
 
 WIDEST = 20  # letters of a label in a table
+WIDTH = 80  # columns of a terminal
 
 
 class PrintedLines(Nobody):
@@ -35,7 +36,12 @@ def line_of(race: Race, start: Start) -> str:
         cell = start.cells[0]
         return f"{number:>9}  {outcome(race.records[cell.name]):>22}  {short(cell.label)}{about}"
     heat = start.heat
-    return f"{number:>9}  {_ratio_line(race, heat):>22}  {race.plan.title(heat)}{about}"
+    line = f"{number:>9}  {_ratio_line(race, heat):>22}  "
+    return f"{line}{_cut(race.plan.title(heat), WIDTH - len(line) - len(about))}{about}"
+
+
+def _cut(text: str, room: int) -> str:
+    return text if len(text) <= room else f"{text[: max(0, room - 3)]}..."
 
 
 def _ratio_line(race: Race, heat: Heat) -> str:
@@ -65,7 +71,7 @@ def spoken_time(seconds: float | None) -> str:
     )
 
 
-def wrapped(text: str, width: int = 80) -> Iterator[str]:
+def wrapped(text: str, width: int = WIDTH) -> Iterator[str]:
     yield from textwrap.wrap(public(text), width, subsequent_indent="  ", break_long_words=False)
 
 

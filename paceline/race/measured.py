@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from paceline.measure.measure import WATCHED, OnLine, measure
+from paceline.measure.periods import in_periods
+from paceline.measure.record.figures import Memory
 from paceline.measure.together import measure_together
 from paceline.measure.turns import TurnsTask
 from paceline.race.cells import Cell, Start
@@ -16,6 +18,7 @@ from paceline.run.run import Run
 
 # Steps of each contender whose events are kept; a single step would show no exchange that crosses the step.
 SHARED_WATCHED = 2
+SHORT_WARMUP = 2  # steps before the memory of a contender is read; optimizers make their state in the first one
 WATCHED_ROUNDS = 2  # rounds whose shared starts keep events; later ones only measure
 
 
@@ -28,15 +31,21 @@ class Measurer(Protocol):
     def together(self, start: Start, seconds: float, on_line: OnLine) -> Sequence[Result]:
         """Return the records of cells that take turns for about this many seconds. Raises TurnFailed."""
 
+    def memory(self, cell: Cell) -> Memory:
+        """Return the memory of a cell's workers in a short start of its own; empty if it is not measured."""
+
 
 class Measured:
     """Measures starts, and caches the FLOPs of a sample for each workload; `watched` as in `measure`.
 
-    `turns` fixes the number of turns of a shared start; `room` replaces the free memory, in bytes.
+    `turns` fixes the number of turns of a shared start; `room` replaces the free memory, in bytes. `weighs` says
+    whether the memory of contenders that take turns is measured.
     """
 
-    def __init__(self, *, watched: int = WATCHED, turns: int | None = None, room: int | None = None) -> None:
-        self._watched, self._turns, self._room = watched, turns, room
+    def __init__(
+        self, *, watched: int = WATCHED, turns: int | None = None, room: int | None = None, weighs: bool = True
+    ) -> None:
+        self._watched, self._turns, self._room, self._weighs = watched, turns, room, weighs
         self._flops: dict[tuple[Any, ...], int] = {}
 
     def alone(self, cell: Cell, on_line: OnLine) -> Result:
@@ -68,10 +77,23 @@ class Measured:
         self._learn(runs[0], results[0])
         return results
 
+    def memory(self, cell: Cell) -> Memory:
+        if not self._weighs:
+            return {}
+        run = in_periods(cell.run.with_(steps=1, warmup=SHORT_WARMUP, repeats=1))
+        # Counting FLOPs would need more memory than training; the number that is passed on is not used.
+        record, _ = measure(run, _ignore, flops=1, watched=0)
+        kept = record.resources
+        return {"pss_peak": kept["pss_peak"], "rss_peak": kept["rss_peak"]}
+
     def _learn(self, run: Run, results: Result) -> None:
         flops = results[0].resources.get("flops")
         if flops and (counted := flops.get("per_sample")):
             self._flops[_workload(run)] = int(counted)
+
+
+def _ignore(rank: int, stream: str, line: str) -> None:
+    """Print nothing."""
 
 
 def _workload(run: Run) -> tuple[Any, ...]:

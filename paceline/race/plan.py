@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -271,21 +272,30 @@ def _composed(entries: Sequence[Entry], unknown: Sequence[str] = ()) -> list[Com
 
     A problem of all contenders is named once.
     """
-    problems: dict[str, list[str]] = {}
+    problems: dict[str, list[Entry]] = {}
     composed = []
     for entry in entries:
         try:
             composed.append(check(entry.run, unknown=unknown))
         except WrongCommand as problem:
             for line in problem.problems if isinstance(problem, Refused) else [str(problem)]:
-                problems.setdefault(line, []).append(f"{entry.label} ({entry.heat})")
+                problems.setdefault(line, []).append(entry)
     if problems:
-        raise Refused(
-            text
-            for line, whose in problems.items()
-            for text in ([line] if len(whose) == len(entries) else [f"{who}: {line}" for who in dict.fromkeys(whose)])
-        )
+        raise Refused(text for line, whose in problems.items() for text in _named(line, whose, entries))
     return composed
+
+
+def _named(line: str, whose: Sequence[Entry], entries: Sequence[Entry]) -> Iterator[str]:
+    """Yield a problem with the contenders that have it, and with their heats if they do not have it in all of them."""
+    if len(whose) == len(entries):
+        yield line
+        return
+    labels = Counter(entry.label for entry in entries)
+    for label, count in Counter(entry.label for entry in whose).items():
+        if count == labels[label] > 1:
+            yield f"{label}: {line}"
+        else:
+            yield from (f"{label} ({entry.heat}): {line}" for entry in whose if entry.label == label)
 
 
 def _cells(

@@ -30,6 +30,7 @@ from paceline.race.plan import RacePlan
 from paceline.race.results.fields import Field
 from paceline.race.results.standing import CHANGES, SAME, Standing, same_work
 from paceline.race.results.verdict import Verdict, verdict
+from paceline.race.weighing import Weighing
 from paceline.run.reference import DDP
 
 Key = tuple[Heat, str]  # identifies a contender
@@ -284,6 +285,7 @@ class Runner:
     def __init__(self, result: Race, measured: Measurer, watcher: Watcher, clock: Callable[[], float]) -> None:
         self._race, self._measured, self._watcher, self._clock = result, measured, watcher, clock
         self.begun: set[int] = set()
+        self._weighing = Weighing(measured)
 
     def round(self, number: int, *, fresh: bool = False) -> None:
         """Run the rest of a round, heat by heat in the order of the plan; `fresh` rounds replace their records."""
@@ -328,9 +330,10 @@ class Runner:
         race = self._race
         self._watcher.began(race, start)
         race.folder.begin(start)
-        began = self._clock()
+        self._weighing.weigh(start, lambda line: self._watcher.progress(race, start, line))
+        began = self._clock()  # weighing uses none of the minutes
         try:
-            results = self._results(start)
+            results = self._weighing.added(start, self._results(start))
         except TurnFailed as problem:
             race.folder.forget(start)
             self._count(start, began)

@@ -1,20 +1,19 @@
 """Launch or measure any script on several workers: `paceline run -np 4 -- python my_train.py`.
 
-Each rank of a measured script writes `steps-K.json` to the job's folder, with the times of its updates.
+Each rank of a measured script writes `steps-K.json` to the job's folder, with the times of its updates; see
+script_record.py.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shlex
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from paceline.cluster.environment import capture
 from paceline.cluster.job import LocalJob
 from paceline.cluster.job_folder import job_folder
 from paceline.cluster.launchers.local import Local
@@ -22,25 +21,23 @@ from paceline.cluster.launchers.ssh import Ssh
 from paceline.cluster.restarts import DEFAULT, Restarts
 from paceline.elastic.frames import ABSENT
 from paceline.elastic.launch import CHOICES, FOLDER, RUN, coordinator_command, kept_folder, write_spec
-from paceline.errors import Refused, WrongCommand
+from paceline.errors import PacelineError, Refused, WrongCommand
 from paceline.measure.busy import Usage
-from paceline.measure.combining import UPDATES, make_record
+from paceline.measure.combining import failed_record
 from paceline.measure.communication import TASK_BATCHES
 from paceline.measure.elastic_record import elastic_record
 from paceline.measure.measure import OnLine
-from paceline.measure.meter import PARTS
-from paceline.measure.periods import period_of
 from paceline.measure.places import launcher_of, places_of
-from paceline.measure.record.rank_report import RankReport, read_report
+from paceline.measure.record.rank_report import BEGAN
 from paceline.measure.record.record import Record
 from paceline.menu.grammar import parse
 from paceline.race.contenders import contenders_of
+from paceline.race.script_record import TAKEN, command_of, record_of, run_of, settings_of
 from paceline.race.suite import Suite
 from paceline.run.compose.compose import servers_of
-from paceline.run.run import CHOSEN, TO_LAUNCHER, TO_SCRIPTS, Run, flag_of, hosts_of
+from paceline.run.run import TO_SCRIPTS, Run, hosts_of
 from paceline.types import Seat
 
-TAKEN = (*TO_SCRIPTS, *TO_LAUNCHER)
 # What every worker of an elastic job imports; the last ones would be imported with the first optimizer and step.
 IMPORTED = (
     "torch",
@@ -50,7 +47,7 @@ IMPORTED = (
     "sqlite3",
     "encodings.idna",
 )
-BLOCKS = 5  # blocks of updates in one start, each with its own rate
+NOTHING = "no rank has made an update with pace.step(), or none ended in an orderly way"
 
 
 def launch(
@@ -71,21 +68,13 @@ def launch(
     with job_folder() as folder:
         _start(argv, folder, run, choices=choices, servers=servers, on_line=on_line, elastic=elastic, trained=trained)
         journal = _elastic_folder(run, folder) / "journal.db"
-        shown, text = (run_of(argv, run), _launched(argv, run)) if trained is None else (run, run.text)
+        shown, text = (run_of(argv, run), command_of(argv, run)) if trained is None else (run, run.text)
         comm = parse(_elastic_comm(run)).word
         return elastic_record(shown, journal, text=text, comm=comm) if journal.exists() else None
 
 
 def _elastic_folder(run: Run, folder: Path) -> Path:
     return Path(run.job).absolute() if run.job else folder / "elastic"
-
-
-def _launched(argv: Sequence[str], run: Run) -> str:
-    """Return the command that starts a script with the settings of a run."""
-    words = ["paceline", "run", "-np", str(run.workers)]
-    for name, value in _settings_of(run, [name for name in TAKEN if name != "workers"]).items():
-        words += [flag_of(name), str(value)]
-    return shlex.join([*words, "--", *argv])
 
 
 def _start(
@@ -207,36 +196,38 @@ def _refuse_foreign(contenders: Sequence[str]) -> None:
         raise Refused(problems)
 
 
-def _settings_of(run: Run, names: Sequence[str]) -> dict[str, Any]:
-    return {name: value for name in names if (value := getattr(run, name)) != Run.model_fields[name].default}
+def launch_measured(
+    argv: Sequence[str],
+    *,
+    run: Run,
+    choices: Mapping[str, Any],
+    servers: int = 0,
+    chosen: Collection[str] = (),
+    keep: Callable[[Record], None],
+) -> str:
+    """Start the script like `launch`, and pass the record of its updates to `keep`, also if the script fails.
 
-
-def command_of(argv: Sequence[str], run: Run) -> str:
-    """Return the command of a race that starts the script with the settings of this run."""
-    axes = _settings_of(run, CHOSEN)
-    parts = [run.strategy] if run.strategy else []
-    parts += [f"{name}={value}" for name, value in axes.items() if name != "strategy"]
-    # A contender without axes runs the script's own strategy.
-    contender = ",".join(parts) or f"comm={run.comm}"
-    words = ["paceline", "race", "-np", str(run.workers)]
-    words += [] if run.reference and run.workers == 1 else ["--contender", contender]
-    for name, value in _settings_of(run, [name for name in TAKEN if name not in CHOSEN]).items():
-        words += [flag_of(name), str(value)]
-    return shlex.join([*words, "--", *argv])
-
-
-def run_of(argv: Sequence[str], run: Run, batch: int | None = None) -> Run:
-    """Return the run for the record, with the script's command in place of the model."""
-    return run.with_(model=shlex.join(argv), batch_size=batch)
-
-
-def script_of(record: Record) -> list[str]:
-    """Return the script of a record, or nothing if the record is not of a script."""
-    try:
-        words = shlex.split(record.text)
-    except ValueError:
-        return []
-    return words[words.index("--") + 1 :] if "--" in words else []
+    Return why there is no record, or an empty text. A script that trains nothing with paceline has none.
+    """
+    usage = Usage()
+    with job_folder() as folder:
+        try:
+            results = _start(argv, folder, run, choices=choices, servers=servers, on_line=None, measured=True)
+        except PacelineError as problem:
+            if any(folder.glob(f"{BEGAN}-*")):
+                shown, text = run_of(argv, run), command_of(argv, run, chosen)
+                with suppress(PacelineError):  # report the failure of the script, even if the disk is full
+                    keep(failed_record(shown, str(problem), text=text))
+            raise
+        usage.stop()
+        if not any(results.glob("steps-*.json")):
+            return NOTHING
+        try:
+            record = record_of(argv, run, results, usage, chosen)
+        except WrongCommand as problem:
+            return str(problem)
+    keep(record)
+    return ""
 
 
 def measure_script(argv: Sequence[str], run: Run) -> tuple[Record, list[list[Any]]]:
@@ -248,58 +239,10 @@ def measure_script(argv: Sequence[str], run: Run) -> tuple[Record, list[list[Any
             folder,
             run,
             servers=servers_of(run),
-            choices=_settings_of(run, TO_SCRIPTS),
+            choices=settings_of(run, TO_SCRIPTS),
             on_line=lambda *_: None,
             measured=True,
         )
-        ranks = [_seen(results, rank, argv) for rank in range(run.workers)]
-    usage.stop()
-    count = min(len(rank.steps) for rank in ranks)
-    ranks = [_in_blocks(rank, count, period_of(run)) for rank in ranks]
-    fields = {
-        "run": run_of(argv, run, ranks[0].batch or None),
-        "text": command_of(argv, run),
-        "busy": usage.part(ranks),
-    }
-    return make_record(run, [], ranks).model_copy(update=fields), [[] for _ in ranks]
-
-
-def _seen(folder: Path, rank: int, argv: Sequence[str]) -> RankReport:
-    try:
-        return read_report(folder / f"steps-{rank}.json")
-    except OSError:
-        raise WrongCommand(
-            f"{shlex.join(argv)} measured nothing",
-            why=f"rank {rank} left no times: it has not called pace.step(), or ended without an orderly exit",
-            remedy="pace = paceline.wrap(model, optimizer), and pace.step() in the loop",
-        ) from None
-
-
-def _in_blocks(rank: RankReport, count: int, period: int = 1) -> RankReport:
-    """Split the updates of a loop into warm-up and blocks of equal length."""
-    warm = min(5, count // 3)
-    blocks, length = _cut(count - warm, period)
-    stop = warm + blocks * length
-    steps = rank.steps[warm:stop]
-    parts = {name: rank.parts.get(name, [0.0] * stop)[warm:stop] for name in PARTS}
-    seconds = [sum(steps[k * length : (k + 1) * length]) for k in range(blocks)]
-    return replace(
-        rank,
-        environment=capture(),
-        warmup=rank.steps[:warm],
-        steps=steps,
-        seconds=seconds,
-        parts=parts,
-        samples=(rank.batch or 1) * length,
-        unit="sample" if rank.batch else UPDATES,
-    )
-
-
-def _cut(count: int, period: int) -> tuple[int, int]:
-    """Return the number of blocks and their length, in whole periods of a rule."""
-    periods = count // period
-    if period == 1 or not periods:
-        blocks = max(1, min(BLOCKS, count // 2))
-        return blocks, count // blocks
-    blocks = max(range(min(2, periods), min(BLOCKS, periods) + 1), key=lambda n: (n * (periods // n), n))
-    return blocks, periods // blocks * period
+        usage.stop()
+        record = record_of(argv, run, results, usage)
+    return record, [[] for _ in range(run.workers)]

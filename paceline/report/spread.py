@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import inf
 from statistics import fmean, median
 
-from paceline.measure.record.record import Record
+from paceline.measure.record.figures import Memory, Resources
 from paceline.race.results.standing import Standing
 from paceline.report import tables
 from paceline.report.chart import Bar, Hill, Row, Rows, Tick
@@ -54,18 +54,24 @@ def _row(standing: Standing, values: Sequence[float], low: float, high: float) -
 
 
 def memory(standings: Sequence[Standing], workers: int) -> Figure | None:
-    """Return a chart of each contender's peak memory per worker. Contenders that shared processes have one bar."""
+    """Return a chart of each contender's peak memory per worker, from starts of its own.
+
+    Contenders without one, that shared processes, have one bar.
+    """
     values: dict[str, tuple[float, float | None, int]] = {}
     colors: dict[str, str] = {}
     for standing in standings:
-        own = [record for record in standing.records if not record.race.get("mates")]
-        _add(values, standing.label, own)
+        own = [record.resources for record in standing.records if not record.race.get("mates")]
+        alone = [known for record in standing.records if (known := record.resources.get("alone"))]
+        _add(values, standing.label, [*own, *alone])
         colors[standing.label] = color_of(standing)
-    shared = {record.turn: record for s in standings for record in s.records if record.race.get("mates")}
+    unknown = [s for s in standings if s.label not in values]
+    shared = {record.turn: record for s in unknown for record in s.records if record.race.get("mates")}
     mates = sorted({len(record.race.get("mates", [])) for record in shared.values()})
     for count in mates:
         label = f"{count + 1} contenders {TOGETHER}"
-        _add(values, label, [record for record in shared.values() if len(record.race.get("mates", [])) == count])
+        known = [record.resources for record in shared.values() if len(record.race.get("mates", [])) == count]
+        _add(values, label, known)
     if not values:
         return None
     rows = [
@@ -85,9 +91,9 @@ def _bar(label: str, nbytes: float, color: str) -> Bar:
     return Bar(0.0, nbytes / 1e6, color, f"{label}: {nbytes / 1e6:,.0f} MB per worker")
 
 
-def _add(values: dict[str, tuple[float, float | None, int]], label: str, records: Sequence[Record]) -> None:
+def _add(values: dict[str, tuple[float, float | None, int]], label: str, starts: Sequence[Resources | Memory]) -> None:
     """Add the memory of a contender: the mean over workers, in the start with the largest one."""
-    peaks = [fmean(peak) for record in records if (peak := record.resources.get("pss_peak"))]
-    resident = [fmean(peak) for record in records if (peak := record.resources.get("rss_peak"))]
+    peaks = [fmean(peak) for known in starts if (peak := known.get("pss_peak"))]
+    resident = [fmean(peak) for known in starts if (peak := known.get("rss_peak"))]
     if peaks and max(peaks) > 0:
         values[label] = (max(peaks), max(resident) if resident else None, len(peaks))

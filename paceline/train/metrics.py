@@ -46,7 +46,7 @@ class MetricLog:
 
 def _number(name: str, value: Any) -> float:
     try:
-        return float(value)
+        return float(value.detach() if hasattr(value, "detach") else value)  # float() of a loss would warn
     except (TypeError, ValueError, RuntimeError):
         raise WrongCommand(
             f"log({name}={short(repr(value))})", why="it is not one number", remedy=f"log({name}=float(...))"

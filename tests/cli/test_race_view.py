@@ -1,8 +1,10 @@
+import html
 import io
 import json
 import re
 import shlex
 
+import pytest
 from rich.console import Console
 
 from paceline.cli.race import _greet, _report
@@ -10,6 +12,7 @@ from paceline.cli.race_view import RaceView, as_json, closing, picture, short, s
 from paceline.errors import WorkerFailed
 from paceline.race.cells import Start
 from paceline.race.folder import open_folder
+from paceline.race.notebook import RaceResult
 from paceline.race.plan import plan
 from paceline.race.race import race
 from tests.race.fake_race import Isolated, Turns, drawn, raced, small, sure
@@ -99,6 +102,67 @@ def test_a_label_that_looks_like_markup_is_shown_as_it_is(tmp_path):
     console = Console(file=io.StringIO(), width=80, record=True)
     console.print(picture(race, None))
     assert "a[/x]:smile:" in console.export_text()
+
+
+def test_the_live_view_and_the_lines_fit_into_80_columns_with_every_interval(tmp_path):
+    long = "a long label of a contender that goes on"
+    fast = {"one worker": 55_000.0, "limit": 110_000.0, "ddp": 90_000.0}
+    suite = sure(models=["mobilenet_v2", "resnet50"], contenders=["allreduce", f"{long}: wfbp"], minutes=0.02)
+    shown = io.StringIO()
+    with RaceView(Console(file=shown, width=80)) as view:
+        race = raced(tmp_path, suite, Turns({**fast, long: 1e5, "allreduce": 99_000.0}, noise=0.05), watcher=view)
+    lines = shown.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any(re.search(r"mobilenet_v2, .*\.\.\.", line) for line in lines), lines
+    console = Console(file=io.StringIO(), width=80, record=True)
+    console.print(picture(race, None))
+    text = console.export_text()
+    assert "\u2026" not in text  # the ellipsis of a cell that is cut
+    [row, *_] = [line for line in text.splitlines() if line.startswith("  allreduce ")]
+    assert len(row.split("+-")) == 3, row  # the ratios to ddp and to limit, each with its interval
+    assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("speed", [70.0, 104.0], ids=["ddp is the rival", "allreduce is the rival"])
+def test_terminal_page_json_and_notebook_have_one_ratio_to_ddp(speed, tmp_path):
+    """Whoever the rival is, the ratio of the best contender to ddp is there, and it is the same number."""
+    race = raced(tmp_path, sure(contenders=["allreduce", "wfbp"]), Turns({"wfbp": speed}, noise=0.02))
+    values = as_json(race)
+    [heat] = values["heats"]
+    best, ratio = heat["verdict"]["best"], heat["verdict"]["of_ddp"]
+    [row] = [one for one in heat["contenders"] if one["name"] == best]
+    assert row["of_ddp"] == ratio
+    words = f"{ratio['centre']:.2f}x ddp (95 % interval {ratio['low']:.2f} to {ratio['high']:.2f})"
+    terminal = " ".join("\n".join(closing(race)).split())
+    assert terminal.count(words) == 1
+    assert f" {ratio['centre']:.2f} +- " in next(line for line in closing(race) if line.startswith(f"{best} "))
+    _report(race)
+    page = html.unescape((race.folder.path / "report.html").read_text()).replace("\u00a0", " ")
+    assert words in page
+    assert f"<b>{100 * ratio['centre']:.0f} %</b>" in page
+    notebook = RaceResult(race)
+    assert words in repr(notebook)
+    assert words in html.unescape(notebook._repr_html_())
+    short_form = f"{ratio['centre']:.2f}x ({ratio['low']:.2f} to {ratio['high']:.2f})"
+    assert short_form in repr(notebook)
+    assert heat["verdict"]["rival"] == ("ddp" if speed < 90 else "allreduce")
+
+
+def test_a_page_of_a_busy_machine_says_so_beside_its_verdict(tmp_path):
+    class Busy(Turns):
+        def together(self, start, seconds, on_line):
+            busy = {"other_cores": 1.5, "cores": 2} if start.round < 3 else {}
+            return [(r.model_copy(update={"busy": busy}), e) for r, e in super().together(start, seconds, on_line)]
+
+    for measured, disturbed in ((Busy(), True), (Turns(), False)):
+        race = raced(tmp_path / str(disturbed), sure(rounds=5), measured)
+        _report(race)
+        header = (race.folder.path / "report.html").read_text().partition("</header>")[0]
+        assert ("The machine was busy" in header) is disturbed
+        judged = as_json(race)["heats"][0]["verdict"]["busy"]
+        assert ("the machine was busy" in judged) is disturbed
+        if disturbed:
+            assert re.search(r"machine was busy in 2 of \d+ starts: other processes used 1.5 of 2 cores", header)
 
 
 SCRIPT = ["python", "t.py", "--token=t0ps3cret", "--password", "t0ps3cret", "--db-url", "s3://me:t0ps/3cret@bucket"]

@@ -196,10 +196,19 @@ def test_report_writes_one_page(runs, capsys, tmp_path):
         (["reproduce", "elastikdl"], "did you mean elasticdl?"),
         (["run", "--trace", "/nowhere/t.json"], "--trace /nowhere/t.json: there is no folder"),
         (["run", "--trace", "t.json", "--", "python", "x.py"], "--trace with a script"),
+        (["report", "--charts", "file"], "--charts file: file is not a folder try: --charts FOLDER"),
+        (["report", "--charts", "file/deep"], "--charts file/deep: file is not a folder"),
+        (["list", "--runs", "file"], "--runs file: file is not a folder"),
+        (["list", "nope"], "paceline list ... nope: that is a word too many try: paceline list --help"),
+        (["show", "file"], "file is not a record: it is no JSON"),
+        (["show", "bad.json"], "bad.json is not a record: id: it is missing try: paceline list names the records"),
+        (["race", "--contender", "allreduce,steps=3"], "it belongs to the race as a whole try: --steps 3 beside"),
     ],
 )
 def test_what_is_not_there_is_a_wrong_command(words, why, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    (tmp_path / "bad.json").write_text('{"schema": 1}')
     assert why in " ".join(told(capsys, *words, code=2).split())
 
 

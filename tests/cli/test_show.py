@@ -133,5 +133,8 @@ def test_the_flags_of_a_strategy_on_several_nodes_are_told_too(capsys):
 def test_only_what_bounds_memory_is_called_a_bound():
     kept = record(resources={"pss_peak": [480e6, 481e6], "rss_peak": [570e6, 569e6]})
     assert memory(kept) == "481.0 MB seen (PSS), at most 570.0 MB (RSS) per worker"
+    alone = {"pss_peak": [240e6, 241e6], "rss_peak": [300e6, 299e6]}
+    weighed = record(resources={**kept.resources, "alone": alone})
+    assert memory(weighed) == "241.0 MB seen (PSS), at most 300.0 MB (RSS) per worker, in a start of its own"
     kept = record(resources={"pss_peak": [480e6]})
     assert "at most" not in memory(kept)

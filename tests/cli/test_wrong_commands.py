@@ -88,7 +88,6 @@ WRONG = {
     "run --strategy ddp --schedule bsp": "ddp is a reference",
     "run --model resnet50 -- python x.py": "the script chooses model",
     "run dnn=resnet50 -- python x.py": "the script chooses model",
-    "run --json x.json -- python x.py": "a script makes its own results",
     "run -- no-such-program-anywhere": "there is no such program",
     "run -np 2 --exchange ps(servers=3)": "more servers than workers",
     "run -np 2 --exchange ps(servers=-1)": "fewer than no servers",
@@ -123,7 +122,7 @@ WRONG = {
     "race --rounds 0": "at least 1 round",
     "race --model resnet5": "did you mean resnet50?",
     "race --strategies alreduce": "did you mean allreduce?",
-    "race --contender rule=grad,exchange=neighbor(ring)": "rule=grad,exchange=neighbor(ring) (mobilenet_v2, 2 workers",
+    "race --contender rule=grad,exchange=neighbor(ring)": "neighbor(ring): rule grad over exchange neighbor(ring)",
     "race --contender rul=atc": "did you mean rule?",
     "race --suite bluefrog": "did you mean bluefog?",
     "race --suite /nowhere/s.toml": "No such file",
@@ -289,18 +288,19 @@ def test_two_minutes_are_promised_for_the_plain_race_only(words, note, no_worker
 
 def test_words_reach_a_script_as_flags_do(monkeypatch):
     seen = {}
-    monkeypatch.setattr("paceline.race.script.launch", lambda argv, **given: seen.update(given))
+    monkeypatch.setattr("paceline.race.script.launch_measured", lambda argv, **given: seen.update(given))
     with pytest.raises(SystemExit):
         main(["run", "nworkers=2", "mgwfbp=1", "--", "python", "x.py"])
     assert (seen["run"].workers, seen["choices"]) == (2, {"schedule": "mgwfbp"})
 
 
 OF_A_SCRIPT_OR_EXPLAINED = {
-    "run --experiment e.toml -- python x.py": "--experiment with a script: a script makes its own results",
+    "run --experiment e.toml -- python x.py": "--experiment with a script: the steps are the script's own",
     "run --baseline r.json -- python x.py": "--baseline with a script",
     "run --peak-flops 1e12 -- python x.py": "--peak-flops with a script",
     "run --log-format tf_cnn -- python x.py": "--log-format with a script",
-    "run --runs elsewhere -- python x.py": "leave it out, or paceline race -- python x.py",
+    "run --trace t.json -- python x.py": "leave it out; --runs, --json, --tensorboard, --log-to work here",
+    "run --runs /dev/null/x -- python x.py": "--runs /dev/null/x: /dev/null is not a folder",
     "run --use-fp16 -- python x.py": "--use-fp16 with a script: the script chooses model",
     "run --fake-location cpu -- python x.py": "--fake-location with a script: the script chooses model",
     "explain --schedule priority --clip-norm 1": "--clip-norm 1 with schedule priority",

@@ -3,6 +3,7 @@
 import importlib.util
 from pathlib import Path
 
+from paceline.measure.record.store import open_store
 from tests.report.samples import race
 
 ROOT = Path(__file__).parents[2]
@@ -32,3 +33,10 @@ def test_only_the_lines_of_the_section_change():
     assert "```text\na race\n```" in new
     assert new.partition(front_page.BEGIN)[0] == text.partition(front_page.BEGIN)[0]
     assert new.partition(front_page.END)[2] == text.partition(front_page.END)[2]
+
+
+def test_the_block_in_the_readme_is_that_of_the_kept_records():
+    records = [stored.record for stored in open_store([front_page.RECORDS]).records]
+    text = (ROOT / "README.md").read_text()
+    assert "\n".join(front_page.block(records)) in text
+    assert "\n".join(front_page.block(records[:-6])) not in text  # other records make another block

@@ -33,7 +33,7 @@ class Outcome:
 
 def start(way: list[str], place: Path) -> Outcome:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PACELINE_")}
-    environ["OMP_NUM_THREADS"] = "1"
+    environ |= {"OMP_NUM_THREADS": "1", "PACELINE_RUNS": str(place.parent / "runs")}
     argv = [*way, SCRIPT, str(place)]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=120, env=environ)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -11,7 +11,7 @@ from paceline.measure.periods import in_periods, is_uneven, period_of
 from paceline.race.cells import BASELINE
 from paceline.race.plan import plan
 from paceline.race.results.verdict import verdict
-from paceline.race.script import _in_blocks
+from paceline.race.script_record import _in_blocks
 from paceline.run.run import Run
 from paceline.strategy import rules
 from paceline.strategy.rules.traits import RuleTraits
@@ -150,7 +150,7 @@ def test_too_few_periods_to_judge_are_not_called_unsteady(tmp_path):
         return record.model_copy(update=found), events
 
     lines = told(raced(tmp_path, small(contenders=["allreduce", "local_sgd"]), measured))
-    assert [line for line in lines if line.endswith("unsteady")] == ["note: 5 of 5 repeats of limit were unsteady"]
+    assert [line for line in lines if line.endswith("unsteady")] == ["note: 5 of 5 starts of limit were unsteady"]
     assert "note: whether local_sgd is steady was not judged: 3 periods of 8 steps are too few to tell" in lines
 
 

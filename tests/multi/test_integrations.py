@@ -1,6 +1,7 @@
 """Loops that somebody else owns: transformers.Trainer prints DDP's losses, and Lightning equals one process."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,8 @@ pytestmark = [pytest.mark.multi, pytest.mark.slow]
 def seen_by(script, *arguments, tmp_path, size=2):
     out = tmp_path / f"{'-'.join(arguments)}-{size}.json"
     command = [sys.executable, "-m", "paceline", "run", "-np", str(size), "--", sys.executable, str(HERE / script)]
-    done = subprocess.run([*command, *arguments, str(out)], capture_output=True, text=True, timeout=170)
+    environ = {**os.environ, "PACELINE_RUNS": str(tmp_path / "runs")}
+    done = subprocess.run([*command, *arguments, str(out)], capture_output=True, text=True, timeout=170, env=environ)
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(out.read_text())
 

@@ -30,11 +30,12 @@ def test_a_script_is_measured_by_the_wrapper():
     kept, dropped = len(record.series["warmup"]) + len(record.series["seconds"]), record.series["dropped_blocks"]
     assert kept + 15 * dropped == 80  # five to warm up, and five blocks, of which those before it was steady go
     assert record.run.batch_size == 32
-    assert record.text.startswith("paceline race -np 2 --contender wfbp --threads 1 -- ")
+    assert record.text.startswith("paceline run -np 2 --strategy wfbp --threads 1 -- ")
     assert record.text.endswith("train_my_model.py")
     parts = dict(record.breakdown)
     step = parts.pop("step")
     assert sum(parts.values()) == pytest.approx(step, rel=0.02)
+    assert min(parts[name] for name in ("data", "forward", "backward", "update")) > 0
 
 
 @pytest.mark.slow

@@ -89,6 +89,12 @@ def test_refused_contenders_are_told_all_at_once_before_anything_runs():
     assert "did you mean allreduce?" in told
 
 
+def test_a_contender_that_is_refused_in_every_heat_is_named_once():
+    with pytest.raises(Refused) as refused:
+        plan(small(models=["mlp", "small_cnn"], contenders=["alreduce", "a: rule=grad,exchange=neighbor(ring)"]))
+    assert [line.partition(": ")[0] for line in refused.value.problems] == ["alreduce", "a"]
+
+
 # running and restarting -----------------------------------------------------------------------------
 
 

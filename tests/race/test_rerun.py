@@ -24,16 +24,35 @@ def test_a_forecast_cannot_be_run_again(tmp_path):
         job.rerun(record(kind="forecast"), tmp_path)
 
 
-def test_a_script_cannot_be_run_again_and_its_command_is_told(tmp_path):
-    words = "-- python 'my train.py'"
-    old = record(text=f"paceline run -np 2 --strategy allreduce --threads 1 {words}")
-    with pytest.raises(WrongCommand) as refused:
+def test_an_elastic_job_cannot_be_run_again(tmp_path):
+    with pytest.raises(WrongCommand, match="is of an elastic job: its members came and went"):
+        job.rerun(record(elastic={"generations": 1}), tmp_path)
+
+
+def test_a_script_is_started_again_with_the_settings_that_it_had(tmp_path, monkeypatch):
+    text = "paceline run -np 2 --strategy allreduce --comm auto --threads 1 -- python 'my train.py'"
+    old, fresh, seen = record(text=text), record(start=2, text=text), {}
+
+    def launched(argv, *, keep, **given):
+        seen.update(given, argv=argv)
+        keep(fresh)
+        return ""
+
+    monkeypatch.setattr("paceline.race.rerun.launch_measured", launched)
+    stored, found = job.rerun(old, tmp_path / "runs")
+    assert seen["argv"] == ["python", "my train.py"]
+    assert seen["choices"] == {"strategy": "allreduce", "comm": "auto"}
+    assert (seen["run"].workers, seen["run"].threads, seen["servers"]) == (2, 1, 0)
+    assert read(stored.path).id == fresh.id == found.first[0].id
+    assert found.differences == ()
+
+
+def test_a_script_that_leaves_no_record_the_second_time_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr("paceline.race.rerun.launch_measured", lambda *_, **__: "no rank has made an update")
+    old = record(text="paceline run -np 2 -- python x.py")
+    with pytest.raises(WrongCommand, match="is not repeated: no rank has made an update") as refused:
         job.rerun(old, tmp_path)
-    assert (refused.value.what, refused.value.remedy) == (f"record {old.id} is of a script", old.text)
-    with pytest.raises(WrongCommand) as refused:
-        job.rerun(record("ddp", text=f"paceline run -np 2 --strategy ddp {words}"), tmp_path)
-    assert refused.value.remedy == f"paceline race -np 2 {words}"
-    assert list(tmp_path.iterdir()) == []
+    assert refused.value.remedy == old.text
 
 
 def test_a_run_that_failed_is_done_again_and_kept_without_a_comparison(tmp_path, monkeypatch, capsys):

@@ -143,6 +143,34 @@ def test_identical_failures_stop_the_race_and_are_told_once(tmp_path):
     assert result.folder.done
 
 
+def test_the_memory_of_a_contender_is_that_of_a_start_of_its_own_once(tmp_path):
+    measured, heard = Turns(failing={"wfbp"}), Heard()
+    result = raced(tmp_path, sure(contenders=["allreduce", "wfbp"]), measured, watcher=heard)
+    assert sorted(measured.weighed) == ["allreduce", "ddp", "limit", "wfbp"]
+    assert "memory of allreduce" in heard.lines
+    [heat] = result.plan.heats
+    first, second, *_ = result.standing(heat, "allreduce").records
+    assert (first.race["round"], second.race["round"]) == (1, 2)
+    assert first.resources["alone"] == {"pss_peak": [9_000_000] * 2, "rss_peak": [9_000_000] * 2}
+    assert "alone" not in second.resources
+    assert result.standing(heat, "ddp").first.resources["alone"]["pss_peak"] == [3_000_000] * 2
+    assert "alone" not in result.standing(*result.plan.baseline_of(heat)).first.resources  # it is alone already
+
+
+def test_memory_uses_none_of_the_minutes(tmp_path):
+    class Slow(Turns):
+        def memory(self, cell):
+            self.now += 1000.0
+            return super().memory(cell)
+
+        now = 0.0
+
+    measured = Slow(noise=0.5)
+    result = raced(tmp_path, sure(minutes=1.0, rounds=2), measured, clock=lambda: measured.now)
+    assert measured.now == 3000.0
+    assert max(result.elapsed.values()) == 0.0
+
+
 def test_progress_inside_a_start_is_passed_on(tmp_path):
     heard = Heard()
     raced(tmp_path, sure(), Turns(), watcher=heard)

@@ -205,7 +205,7 @@ def test_failures_and_damaged_files_are_told_first_and_never_cut(tmp_path):
     assert lines[:13] == [f"{entry.id} (allreduce, 2 workers) failed: {why}" for entry in broken]
     assert lines[13:27] == [f"{skip.path} was left out: it is no JSON" for skip in skipped]
     assert lines[27] == "a note"
-    assert lines[28] == "20 of 20 repeats of wfbp were unsteady"
+    assert lines[28] == "20 of 20 starts of wfbp were unsteady"
     assert sum("is unsteady" in line for line in lines[29:]) == 12
     assert lines[-1] == "and 8 more unsteady runs, in the records"
     assert len(lines) == 29 + 12 + 1

@@ -135,3 +135,15 @@ def test_memory_of_shared_processes_is_not_claimed_for_one_contender():
     assert column(figure.table, "MB per worker (PSS)") == {"wfbp": "300", "2 contenders together": "700"}
     assert [row.end for row in figure.chart.rows] == [300.0, 700.0]
     assert spread.memory(field_of([record(kind="forecast", resources={})]).at(2), 2) is None
+    # A start of its own gives a contender a bar of its own.
+    weighed = {**records[1].resources, "alone": {"pss_peak": [250e6, 250e6], "rss_peak": [300e6, 300e6]}}
+    known = [records[0], records[1].model_copy(update={"resources": weighed}), records[2]]
+    figure = spread.memory(field_of(known).at(2), 2)
+    assert column(figure.table, "MB per worker (PSS)") == {
+        "allreduce": "250",
+        "wfbp": "300",
+        "2 contenders together": "700",
+    }
+    both = [one.model_copy(update={"resources": weighed}) for one in records[:2]]
+    figure = spread.memory(field_of(both).at(2), 2)
+    assert column(figure.table, "MB per worker (PSS)") == {"ddp": "250", "allreduce": "250"}

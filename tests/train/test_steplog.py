@@ -60,9 +60,57 @@ def test_outside_a_race_nothing_is_timed(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_reference_cannot_be_wrapped_outside_a_race():
-    with pytest.raises(WrongCommand, match="a reference cannot be wrapped"):
+def test_only_the_launcher_can_put_a_reference_in_place_of_a_strategy(in_a_race):
+    why = "only the launcher can put it in place of one. try: paceline run --strategy limit -- python SCRIPT"
+    with pytest.raises(WrongCommand, match=why):
         trained(strategy="limit")
+    in_a_race(exchange="allreduce")
+    with pytest.raises(WrongCommand, match=why):
+        trained(strategy="limit")
+
+
+def test_parts_of_an_update_are_in_the_file_and_fit_into_its_time(in_a_race):
+    path = in_a_race()
+    trained(strategy="wfbp")
+    found = json.loads(path.read_text())
+    for number, whole in enumerate(found["steps"]):
+        parts = {name: found["parts"][name][number] for name in ("data", "forward", "backward", "exposed", "update")}
+        assert all(parts[name] > 0 for name in ("data", "forward", "backward", "update"))
+        assert sum(parts.values()) <= whole
+
+
+def test_the_file_names_the_strategy_that_the_script_has_used(in_a_race):
+    path = in_a_race(schedule="bsp")
+    trained(strategy="wfbp")
+    assert json.loads(path.read_text())["settings"] == {"strategy": "wfbp", "schedule": "bsp"}
+    in_a_race(strategy="limit")
+    trained(strategy="wfbp")
+    assert json.loads(path.read_text())["settings"] == {"strategy": "limit"}
+
+
+def test_a_mark_shows_that_updates_are_timed_even_if_the_script_fails(in_a_race):
+    path = in_a_race()
+
+    def fails():
+        with paceline.join():
+            model = nn.Linear(4, 1)
+            paceline.wrap(model, torch.optim.SGD(model.parameters(), lr=0.1))
+            raise RuntimeError("lost")
+
+    with pytest.raises(RuntimeError, match="lost"):
+        fails()
+    assert [one.name for one in path.parent.iterdir()] == ["measured-0"]
+
+
+def test_of_a_long_training_the_first_updates_are_kept_and_a_note_says_so(monkeypatch):
+    monkeypatch.setattr("paceline.train.steplog.MOST", 3)
+    pace = trained()
+    log = StepLog(pace, model=pace.model)
+    for _ in range(5):
+        log.note()
+    report = log.report(device="cpu")
+    assert (len(report.steps), len(report.parts["forward"])) == (3, 3)
+    assert report.notes == ["rates and times are those of the first 3 of 5 updates"]
 
 
 def test_an_entry_lasts_from_update_to_update():
@@ -97,6 +145,7 @@ def test_batches_of_several_sizes_count_with_their_mean():
     assert log.batch == 13
 
 
+@pytest.mark.filterwarnings("error")
 def test_logged_figures_are_in_the_file_that_a_race_reads(in_a_race):
     path = in_a_race(strategy="wfbp")
     model = nn.Linear(4, 1)

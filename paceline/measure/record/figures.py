@@ -111,9 +111,17 @@ class Flops(PeakKind, total=False):
     utilization: list[Amount] | None
 
 
+class Memory(Part, total=False):
+    """Memory of each worker in a short start of its own, before a race in which contenders share processes."""
+
+    pss_peak: Sizes
+    rss_peak: list[Size]
+
+
 class Resources(Part, total=False):
     """Memory, processor and GPU of each rank."""
 
+    alone: Memory
     pss_peak: Sizes
     rss_peak: list[Size]
     cpu_seconds_per_step: list[Amount]

@@ -14,6 +14,7 @@ from paceline.cluster.environment import Environment
 from paceline.measure.record.events import EventRow
 from paceline.measure.record.figures import InputPart, Json, NetworkPart, PlanPart
 
+BEGAN = "measured"  # begins the names of files that mark scripts whose updates are timed
 MetricRows: TypeAlias = dict[str, list[tuple[int, float]]]  # what a script logged: updates so far, and the value
 
 
@@ -71,8 +72,8 @@ class RankReport:
     """The report of one rank. Times are in seconds, sizes in bytes.
 
     `steps` and `parts` have one entry per measured step, `seconds` one per block. `samples` are the samples of one
-    block. A script (see steplog) fills `batch` and leaves the division into blocks to the launcher; it has no meetings,
-    losses, events or FLOPs.
+    block. A script (see steplog) fills `batch` and `settings`, and leaves the division into blocks to the launcher; it
+    has no meetings, losses, events or FLOPs.
     """
 
     rank: int
@@ -111,6 +112,7 @@ class RankReport:
     queued_seconds_per_step: float | None = None  # seconds in which threads were ready to run, but no core was free
     buckets: list[int] = field(default_factory=list)  # bytes of each bucket that DDP all-reduces in a step
     metrics: MetricRows = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict)  # strategy and axes that `wrap` has used in a script
     # Seconds after each turn for finishing exchanges that cross the step.
     drains: list[float] = field(default_factory=list)
 

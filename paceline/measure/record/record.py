@@ -18,6 +18,7 @@ from paceline.cluster.environment import Environment
 from paceline.errors import NoRoom, PacelineError, WrongCommand, short
 from paceline.files.read import read_bytes
 from paceline.files.redact import redacted, secrets_of
+from paceline.files.wanted import wanted
 from paceline.measure.record.depth import is_too_deep
 from paceline.measure.record.figures import (
     Accuracy,
@@ -45,6 +46,7 @@ from paceline.measure.record.figures import (
 )
 from paceline.run.run import Run
 
+LISTED = "paceline list names the records in a folder"
 SCHEMA = 1
 TOO_DEEP = "it is nested too deeply"
 Kind = Literal["measured", "replayed", "forecast"]
@@ -195,7 +197,7 @@ def read_values(path: Path, without: str = "") -> object:
     except ValueError as problem:
         if without:
             return read_values(path)
-        raise WrongCommand(f"{path} is not a record", why=str(problem)) from None
+        raise WrongCommand(f"{path} is not a record", why=str(problem), remedy=LISTED) from None
 
 
 def _parsed(text: bytes) -> object:
@@ -223,7 +225,7 @@ def of_values(path: Path, values: object) -> Record:
     """Make a record from the values of a file. Raises with the first problem."""
     if not isinstance(values, dict) or "schema" not in values:
         why = "schema is missing" if isinstance(values, dict) else "it is no JSON object"
-        raise WrongCommand(f"{path} is not a record", why=why)
+        raise WrongCommand(f"{path} is not a record", why=why, remedy=LISTED)
     if values["schema"] != SCHEMA:
         raise WrongCommand(
             f"{path} has schema {short(str(values['schema']))}",
@@ -244,7 +246,8 @@ def _misread(path: Path, values: dict[str, object], problem: ValidationError) ->
             why = f"{'.'.join(map(str, error['loc']))} is a setting that this paceline ({VERSION}) does not know"
             return WrongCommand(f"{path} is of a newer paceline", why=why, remedy=f"read it with {_writer(values)}")
     where, what = ".".join(map(str, errors[0]["loc"])), str(errors[0]["msg"]).removeprefix("Value error, ")
-    return WrongCommand(f"{path} is not a record", why=f"{short(where)}: {what}" if where else what)
+    why, _ = wanted(what)
+    return WrongCommand(f"{path} is not a record", why=f"{short(where)}: {why}" if where else why, remedy=LISTED)
 
 
 def _writer(values: dict[str, object]) -> str:
@@ -284,6 +287,16 @@ def write(path: Path, text: str) -> None:
             fresh.unlink(missing_ok=True)
     except OSError as problem:
         raise _unwritten(path, problem) from None
+
+
+def check_folder(path: Path, flag: str) -> None:
+    """Refuse, before any work, a folder that is a file or could not be made."""
+    place = path
+    while not os.path.exists(place) and place != place.parent:
+        place = place.parent
+    if not os.path.isdir(place) or not os.access(place, os.W_OK):
+        why = f"{place} is not a folder" if not os.path.isdir(place) else f"{place} cannot be written"
+        raise WrongCommand(f"{flag} {path}", why=why, remedy=f"{flag} FOLDER")
 
 
 def is_special(path: Path) -> bool:

@@ -19,7 +19,7 @@ from paceline.run.run import Run
 def caveats(field: Field, workers: int) -> Iterator[str]:
     """Yield notes about the contenders on this many workers, and about their baseline."""
     base, here = field.baseline, field.at(workers)
-    seen = here if base is None or base in here else [base, *here]
+    seen = _seen(field, workers)
     yield from _busy(seen)
     yield from _no_scaling(base, here)
     for standing in seen:
@@ -27,6 +27,17 @@ def caveats(field: Field, workers: int) -> Iterator[str]:
     yield from _not_judged(seen)
     yield from _interrupted(seen)
     yield from _drifting(seen)
+
+
+def busy(field: Field, workers: int) -> str:
+    """Return the note on a busy machine; empty if no start was disturbed."""
+    return next(_busy(_seen(field, workers)), "")
+
+
+def _seen(field: Field, workers: int) -> list[Standing]:
+    """Return the contenders on this many workers and their baseline."""
+    base, here = field.baseline, field.at(workers)
+    return here if base is None or base in here else [base, *here]
 
 
 def _busy(standings: Sequence[Standing]) -> Iterator[str]:
@@ -64,7 +75,8 @@ def _steps(standing: Standing) -> Iterator[str]:
     """Yield notes on steps that drift, and on blocks that are not whole periods of a rule."""
     unsteady = sum(record.outcome == "unsteady" for record in standing.records)
     if unsteady:
-        yield f"{unsteady} of {len(standing.records)} repeats of {standing.label} were unsteady"
+        were = "was" if len(standing.records) == 1 else "were"
+        yield f"{unsteady} of {len(standing.records)} starts of {standing.label} {were} unsteady"
     period = _period(standing.first.run)
     if any(is_uneven(record, period) for record in standing.records):
         yield (

@@ -16,7 +16,7 @@ from typing import Literal
 
 from paceline.measure.stats.intervals import ENOUGH, Interval
 from paceline.measure.stats.sequential import LEAST_STARTS, starts_needed
-from paceline.race.results.caveats import caveats
+from paceline.race.results.caveats import busy, caveats
 from paceline.race.results.fields import Field
 from paceline.race.results.findings import ddp_beside, findings
 from paceline.race.results.ranking import ranked
@@ -37,7 +37,8 @@ class Verdict:
     wins (there is a `winner`), level (`ties` differ by less than `margin` percent), open (not decided yet, and about
     `more_minutes` would settle it), few (too few rounds), alone (one contender) or none (nobody ended well). `beaten`
     are surely slower than another contender; `undecided` are those that more starts could still separate. `of_ddp` is
-    the rate of `best` over the rate of the contender `ddp`, if ddp raced and is not the best itself.
+    the rate of `best` over the rate of the contender `ddp`, if ddp raced and is not the best itself. `busy` is the one
+    of the `notes` that belongs beside the answer: the machine had other work.
     """
 
     workers: int
@@ -57,6 +58,7 @@ class Verdict:
     rate: float | None = None
     unit: str = ""
     findings: tuple[str, ...] = ()
+    busy: str = ""
     notes: tuple[str, ...] = ()
 
     @property
@@ -115,10 +117,10 @@ def verdict(field: Field, workers: int | None = None) -> Verdict:
     workers = workers or field.worlds[-1]
     order = leaders(field, workers)
     facts = (*findings(field, workers, order), *_aside(_runners(field, workers), order))
-    notes = tuple(caveats(field, workers))
+    notes, disturbed = tuple(caveats(field, workers)), busy(field, workers)
     shown = order or field.at(workers)[-1:]
     if not shown:
-        return Verdict(workers, findings=facts, notes=notes)
+        return Verdict(workers, findings=facts, busy=disturbed, notes=notes)
     best, *rivals = shown
     answers = {rival.label: best.answer(rival) for rival in rivals}
     unsure = [rival for rival in rivals if answers[rival.label] in ("open", "slower") and not _is_beaten(rival, shown)]
@@ -144,6 +146,7 @@ def verdict(field: Field, workers: int | None = None) -> Verdict:
         rate=best.rate.centre,
         unit=field.unit,
         findings=facts,
+        busy=disturbed,
         notes=notes,
     )
 

@@ -22,6 +22,11 @@ def text(name: str, content: str, **attributes: str) -> str:
     return tag(name, escape(content), **attributes)
 
 
+def prose(name: str, content: str) -> str:
+    """Return an element around a sentence, in which no line ends between a number and its percent sign."""
+    return tag(name, escape(content).replace(" %", "&nbsp;%"))
+
+
 def table(values: Table) -> str:
     head = "".join(text("th", cell, scope="col") for cell in values.head)
     rows = "".join(tag("tr", _row(row)) for row in values.rows)

@@ -24,7 +24,7 @@ from paceline.race.results.wording import share
 from paceline.report import plots, spread, tables
 from paceline.report.drawing import LARGEST, draw
 from paceline.report.elastic import rate_over_time, task_table
-from paceline.report.page.html import figure, slug, table, tag, text
+from paceline.report.page.html import figure, prose, slug, table, tag, text
 from paceline.report.plots import Figure
 from paceline.report.timeline import timeline
 from paceline.report.trace import Events, Span, one_step
@@ -128,15 +128,17 @@ def hero(fields: Sequence[Field], records: Sequence[Record], title: str) -> str:
     """Return the top of the page: the verdict, and a few figures."""
     first = fields[0] if fields else None
     answer, *more = spoken(first) if first else ["No run in this report has a rate."]
-    lines = "".join(text("p", sentence) for sentence in more)
+    lines = "".join(prose("p", sentence) for sentence in more)
     what = text("p", f"{title} · {first.title}" if first else title, class_="eyebrow")
-    return tag("header", what + text("h1", answer) + tag("div", lines, class_="lead") + _tiles(first, records))
+    return tag("header", what + prose("h1", answer) + tag("div", lines, class_="lead") + _tiles(first, records))
 
 
 def spoken(field: Field) -> list[str]:
-    """Return the verdict for each number of workers, the largest first, and the findings for the largest."""
+    """Return the verdict for each number of workers, the largest first, and for the largest what stands beside it."""
     results = verdicts(field)
-    return [*(judged.headline for judged in results), *results[0].findings]
+    busy = results[0].busy
+    disturbed = [f"{busy[0].upper()}{busy[1:]}."] if busy else []
+    return [*(judged.headline for judged in results), *results[0].findings, *disturbed]
 
 
 def _tiles(field: Field | None, records: Sequence[Record]) -> str:
@@ -167,7 +169,7 @@ def body(drawn: Drawn, lead: str, has_verdict: bool) -> Iterator[str]:
     if lead:
         yield tag("h2", "", class_="rule") + text("h2", lead, class_="field", id=slug(lead))
     if not has_verdict:
-        lines = "".join(text("p", sentence) for sentence in spoken(field))
+        lines = "".join(prose("p", sentence) for sentence in spoken(field))
         yield tag("div", lines, class_="lead")
     if drawn.same:
         note = "Strategies that end where all-reduce ends, up to rounding. Only these compete for the verdict."
@@ -186,8 +188,11 @@ def body(drawn: Drawn, lead: str, has_verdict: bool) -> Iterator[str]:
         note = "How long single steps took, over all starts. The line is the median; the table has the longest step."
         yield section("Step times", note, _figures(drawn.steps, field))
     if drawn.timeline:
-        note = "Of each contender the recorded step that is most like its median step, all on one axis: what each rank "
-        note += "computed, and below it what it had under way. A rule that exchanges every few steps may be shown "
+        note = (
+            "Each contender is shown with the recorded step that is most like its median step, all on one axis: what "
+        )
+        note += "each rank computed, and below it what it had under way. "
+        note += "A rule that exchanges every few steps may be shown "
         note += "between exchanges."
         title = f"{field.run.model}, {_on(int(drawn.timeline.name.rpartition('-')[2]))}"
         yield section("Timeline of a step", note, figure(drawn.timeline, title))
@@ -200,6 +205,8 @@ def body(drawn: Drawn, lead: str, has_verdict: bool) -> Iterator[str]:
         note = "Peak of a worker's process, the mean over workers; pages that processes share are divided among them."
         if any(spread.TOGETHER in row[0] for _, shown in drawn.memory for row in shown.table.rows):
             note += " Contenders that took turns in the same processes have one bar together."
+        elif any(one.records[0].race.get("mates") for one in field.standings):
+            note += " Contenders that took turns were started alone for it, once and for a few steps."
         yield section("Memory", note, _figures(drawn.memory, field))
     if drawn.curves:
         note = "Mean over ranks of the last start of each contender. Short runs say little about convergence."

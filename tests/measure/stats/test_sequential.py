@@ -103,6 +103,24 @@ def test_a_difference_of_six_percent_is_seldom_called_level_within_three(noise):
     assert (claimed == 2).mean() <= 0.065
 
 
+@pytest.mark.parametrize("noise", NOISES)
+def test_a_difference_as_large_as_the_margin_is_seldom_called_level(noise):
+    claimed, _ = first_answers(simulated([1, 1.03], noise=noise, seed=4), margin=0.03)
+    assert (claimed == 2).mean() <= 0.065
+
+
+def test_an_ordinary_t_interval_calls_a_difference_as_large_as_the_margin_level_far_too_often():
+    """The control: the simulation finds the error of looking after every start here, too."""
+    from paceline.measure.stats.intervals import t95
+
+    logs = simulated([1, 1.03], noise="normal", seed=4)[:, 0]
+    level = np.zeros(RACES, bool)
+    for count in range(LEAST_STARTS, STARTS + 1):
+        part = logs[:, :count]
+        level |= np.abs(part.mean(1)) + t95(count - 1) * part.std(1, ddof=1) / math.sqrt(count) < math.log(1.03)
+    assert level.mean() > 0.08
+
+
 def test_equal_contenders_are_called_level_in_the_end():
     claimed, when = first_answers(simulated([1, 1], noise="normal", seed=5, starts=45), margin=0.03)
     assert ((claimed == 2) & (when <= 45)).mean() >= 0.95

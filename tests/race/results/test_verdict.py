@@ -133,7 +133,7 @@ def test_a_verdict_is_a_value_with_winner_ties_ratio_and_notes():
     assert (judged.winner, judged.ties, judged.best, judged.rival) == ("allreduce", (), "allreduce", "ddp")
     assert judged.ratio.centre == pytest.approx(100 / 90)
     assert judged.starts == 6
-    assert judged.notes == ("6 of 6 repeats of allreduce were unsteady",)
+    assert judged.notes == ("6 of 6 starts of allreduce were unsteady",)
 
 
 def test_a_contender_with_too_few_starts_is_not_called_level():
