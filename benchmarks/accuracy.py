@@ -193,9 +193,9 @@ def section(made: Sequence[Row], scores: Scores) -> str:
     text = (
         f"`make accuracy` trains {total} times: `{run.model}` on Fashion-MNIST for {run.epochs} epochs, global batch "
         f"{run.global_batch}, `{run.optimizer}`, `{run.lr_schedule}`, {run.memory_format}. {ended} of {total} "
-        "trainings are finished; their records are in [docs/records/accuracy](../records/accuracy), and this table is made from "
-        "them. Top-1 is that of the last epoch on all 10,000 test images. Differences are paired by seed; intervals "
-        "are Student's t with 95 %. A row whose seeds are not all trained has no verdict."
+        "trainings are finished; their records are in [docs/records/accuracy](../records/accuracy), and this table is "
+        "made from them. Top-1 is that of the last epoch on all 10,000 test images. Differences are paired by seed; "
+        "intervals are Student's t with 95 %. A row whose seeds are not all trained has no verdict."
     )
     return "\n".join([*_folded(text), "", *table(made, scores)]) + "\n"
 
