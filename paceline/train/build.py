@@ -77,8 +77,11 @@ def _rate_of(run: Run, optimizer: Any) -> Callable[[float], float] | None:
 
 
 def _try_out(run: Run, workload: Workload, source: Source) -> None:
-    """Raise WorkloadError if the model cannot process the samples of a source. Called before the first step."""
-    batch = source.samples_of(workload)(source.order(1, run.seed).ids(0, 0))
+    """Raise WorkloadError if the model cannot process the samples of a source. Called before the first step.
+
+    The sample is not taken from an order: an order of single samples takes seconds for a large source.
+    """
+    batch = source.samples_of(workload)(torch.tensor([0]))
     try:
         with seeded(run.seed), torch.no_grad(), in_eval(workload.model):  # the trial must not change statistics
             workload.loss(workload.model, batch)
