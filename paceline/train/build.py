@@ -30,7 +30,7 @@ from paceline.workload.profile import read as read_profile
 from paceline.workload.recipe import make_optimizer
 from paceline.workload.resolve import build as build_workload
 from paceline.workload.resolve import seeded
-from paceline.workload.sources._source import Counted, Source, Streaming
+from paceline.workload.sources._source import Counted, Noted, Source, Streaming
 from paceline.workload.stream.feed import StreamFeed
 
 
@@ -121,6 +121,7 @@ def training_of(
         rank=comm.rank,
         accumulate=run.accumulate,
         optimizer=optimizer,
+        notes=source.notes() if isinstance(source, Noted) else (),
         counts=source.counts if isinstance(source, Counted) else lambda: None,
         rate=_rate_of(run, optimizer),
         precision=run.precision,

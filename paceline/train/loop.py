@@ -38,6 +38,7 @@ class Training:
     losses: list[float] = field(default_factory=list)
     samples: int = 0  # number of samples that this rank has trained on
     optimizer: Any = None
+    notes: tuple[str, ...] = ()  # of the source, for the record
     counts: Callable[[], Counts | None] = lambda: None  # requests to an object store, if samples come from one
     rate: Callable[[float], float] | None = None  # the learning rate at a time in epochs
 

@@ -40,6 +40,13 @@ class Dataset(Member):
     def samples_of(self, workload: Workload) -> Own:
         return self._own
 
+    def notes(self) -> tuple[str, ...]:
+        count = self._own.processes
+        if not count:
+            return ()
+        what = f"samples of {self.name}({self.function}) are made in a thread of each worker"
+        return (f"{what}, without the {count} processes of its DataLoader. try: queue({self}, producers={count})",)
+
     def tests(self) -> None:
         """Return None: there are no test samples."""
 
@@ -50,22 +57,24 @@ class Dataset(Member):
         if ":" not in self.function:
             raise WrongCommand(f"source {self}", why="it names a function", remedy="dataset(package.module:function)")
         made = function_of(self.function, "source")()
-        data, collate = (made.dataset, made.collate_fn) if isinstance(made, DataLoader) else (made, default_collate)
+        loader = made if isinstance(made, DataLoader) else None
+        data, collate = (made, default_collate) if loader is None else (loader.dataset, loader.collate_fn)
         if not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
             raise WorkloadError(
                 f"source {self} returned a {type(made).__name__}",
                 why="it has no samples by number, so their order could not be kept or resumed",
                 remedy="a Dataset with __len__ and __getitem__; a stream goes to worker.batches in your own loop",
             )
-        return Own(data, collate)
+        return Own(data, collate, 0 if loader is None else loader.num_workers)
 
 
 @dataclass(frozen=True)
 class Own:
-    """Samples of a torch Dataset. Calling it with ids returns a batch."""
+    """Samples of a torch Dataset. Calling it with ids returns a batch. `processes` are those of the user's loader."""
 
     data: Any
     collate: Any
+    processes: int = 0
 
     def __len__(self) -> int:
         return len(self.data)

@@ -85,6 +85,10 @@ def loader():
     return DataLoader(numbers(), 4, collate_fn=lambda rows: {"x": torch.stack([x for x, _ in rows])})
 
 
+def loader_with_processes():
+    return DataLoader(numbers(), 4, num_workers=2)
+
+
 def stream():
     class Stream(IterableDataset):
         def __iter__(self):
@@ -104,6 +108,14 @@ def test_a_users_dataset_is_a_source():
     assert source.order(4, 0).steps == 3
     batch = MENU.make(f"dataset({HERE}:loader)").samples_of(NO_WORKLOAD)(torch.tensor([2]))
     assert batch["x"].tolist() == [2.0]
+
+
+def test_a_note_says_that_the_processes_of_a_loader_are_not_used():
+    [note] = MENU.make(f"dataset({HERE}:loader_with_processes)").notes()
+    assert note.startswith(f"samples of dataset({HERE}:loader_with_processes) are made in a thread of each worker")
+    remedy = MENU.make(note.partition("try: ")[2])
+    assert (remedy.producers, remedy.inner) == (2, MENU.make(f"dataset({HERE}:loader_with_processes)"))
+    assert MENU.make(f"dataset({HERE}:loader)").notes() == MENU.make(f"dataset({HERE}:numbers)").notes() == ()
 
 
 def test_wrong_datasets_are_refused():
