@@ -17,6 +17,7 @@ from paceline.run.axes import Composed
 from paceline.run.run import Run
 from paceline.train import references
 from paceline.train.evaluate import in_eval
+from paceline.train.labels import blamed
 from paceline.train.loop import Training
 from paceline.train.pace import Pace
 from paceline.train.producer import SETTINGS
@@ -81,11 +82,14 @@ def _try_out(run: Run, workload: Workload, source: Source) -> None:
 
     The sample is not taken from an order: an order of single samples takes seconds for a large source.
     """
-    batch = source.samples_of(workload)(torch.tensor([0]))
+    ids = torch.tensor([0])
+    batch = source.samples_of(workload)(ids)
     try:
         with seeded(run.seed), torch.no_grad(), in_eval(workload.model):  # the trial must not change statistics
             workload.loss(workload.model, batch)
     except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as problem:
+        if blame := blamed(problem, batch, ids, "training"):
+            raise blame from None
         shapes = ", ".join(" x ".join(map(str, part.shape[1:])) or "1 number" for part in batch)
         raise WorkloadError(
             f"{run.model} cannot take the samples of {source} ({shapes})",

@@ -9,9 +9,10 @@ from paceline.errors import WorkloadError
 from paceline.measure.meter import Meter
 from paceline.run.compose.compose import compose
 from paceline.run.run import Run
-from paceline.train.build import training_of
+from paceline.train.build import training_of, workload_of
 from paceline.train.evaluate import accuracy
 from paceline.train.labels import blamed
+from paceline.workload.sources import MENU
 from tests.workload.sources.idxfiles import write_folder
 
 
@@ -70,6 +71,17 @@ def test_a_test_sample_is_named(tmp_path):
 
     with pytest.raises(WorkloadError, match="test sample 300 has the label 7"):
         run_ranks(1, body)
+
+
+def test_a_sample_is_named_before_the_first_step_where_the_classes_of_the_source_are_overruled(tmp_path):
+    folder = write_folder(tmp_path / "idx", train=96, size=8, classes=3)
+    path = folder / "train-labels-idx1-ubyte"
+    content = bytearray(path.read_bytes())
+    content[8] = 2
+    path.write_bytes(content)
+    run = Run(model="small_cnn(width=4, classes=2)", source=f"idx({folder})")
+    with pytest.raises(WorkloadError, match=r"training sample 0 has the label 2: .*--classes 3 or more"):
+        workload_of(run, MENU.make(run.source))
 
 
 def test_other_problems_stay_what_they_are():
