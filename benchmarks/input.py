@@ -36,6 +36,7 @@ from typing import Any
 
 from harness import show, verdict
 
+from paceline.cluster.seats import KEEP_MEMORY
 from paceline.measure.stats.intervals import mean_interval
 from paceline.types import View, Workload
 from paceline.workload.sources import MENU
@@ -394,12 +395,23 @@ def feed_of(source: str, batch: int) -> tuple[Any, Callable[[], None]]:
 PARTS = {"parse": parse, "store": store, "recovery": recovery, "ready": ready, "training": training}
 
 
+def as_a_worker() -> None:
+    """Start this process again with the allocator settings that a launcher gives to every worker (ADR 0007).
+
+    Both sides of every ratio, and the worker of a DataLoader, have them.
+    """
+    missing = {name: value for name, value in KEEP_MEMORY.items() if name not in os.environ}
+    if missing:
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **missing})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="small files and three rounds: whether it works at all")
     parser.add_argument("--only", default=",".join(PARTS), help="parts, with commas between")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    as_a_worker()
     here = str(Path(__file__).parent)
     sys.path.insert(0, here)
     os.environ["PYTHONPATH"] = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])

@@ -5,6 +5,7 @@ Samples are collated with the DataLoader's collate_fn, or with torch's default: 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -17,6 +18,8 @@ from paceline.workload.own import function_of
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+_ENTRY = re.compile(r" at entry ([1-9]\d*)$")
 
 
 @dataclass(frozen=True)
@@ -84,8 +87,11 @@ class Own:
         try:
             return self.collate(rows)
         except (RuntimeError, TypeError) as problem:
+            why = str(problem).splitlines()[0]
+            entry = _ENTRY.search(why)  # torch counts inside the batch
+            odd = f"sample {int(ids[int(entry[1])])} does not fit to sample {int(ids[0])}" if entry else ""
             raise WorkloadError(
-                f"samples {', '.join(map(str, ids.tolist()[:4]))}, ... cannot be put together",
-                why=str(problem).splitlines()[0],
+                odd or f"samples {', '.join(map(str, ids.tolist()[:4]))}, ... cannot be put together",
+                why=why,
                 remedy="samples of one size, or a DataLoader with its own collate_fn",
             ) from None

@@ -97,6 +97,10 @@ def stream():
     return Stream()
 
 
+def texts():
+    return [object(), object()]
+
+
 def uneven():
     return [torch.zeros(k) for k in range(5)]
 
@@ -121,8 +125,10 @@ def test_a_note_says_that_the_processes_of_a_loader_are_not_used():
 def test_wrong_datasets_are_refused():
     with pytest.raises(WorkloadError, match=r"returned a Stream: it has no samples by number.*worker.batches"):
         MENU.make(f"dataset({HERE}:stream)").order(2, 0)
-    with pytest.raises(WorkloadError, match=r"samples 1, 2, ... cannot be put together.*collate_fn"):
-        MENU.make(f"dataset({HERE}:uneven)").samples_of(NO_WORKLOAD)(torch.tensor([1, 2]))
+    with pytest.raises(WorkloadError, match=r"sample 4 does not fit to sample 1: .*equal size.*collate_fn"):
+        MENU.make(f"dataset({HERE}:uneven)").samples_of(NO_WORKLOAD)(torch.tensor([1, 1, 4]))
+    with pytest.raises(WorkloadError, match=r"samples 0, 1, ... cannot be put together.*collate_fn"):
+        MENU.make(f"dataset({HERE}:texts)").samples_of(NO_WORKLOAD)(torch.tensor([0, 1]))
     with pytest.raises(WrongCommand, match="source nowhere:x: importing 'nowhere' failed"):
         MENU.make("dataset(nowhere:x)").order(2, 0)
     with pytest.raises(WrongCommand, match="it names a function"):
