@@ -64,8 +64,7 @@ fuzz: $(READY) ## 5,000 seeded cases of damaged input; SEED=N makes a campaign a
 data: ## Fashion-MNIST, from Debian's package
 	@dpkg -s dataset-fashion-mnist >/dev/null 2>&1 || apt-get install -y -qq dataset-fashion-mnist
 
-ACCURACY ?= runs/accuracy
-accuracy: $(READY) data ## the final accuracy of strategies on Fashion-MNIST (hours; a second call goes on)
+accuracy: $(READY) data ## the final accuracy of strategies on Fashion-MNIST (an hour; a second call goes on)
 	$(BIN)/python benchmarks/accuracy.py $(ACCURACY)
 
 bench: $(READY) ## the performance claims, each as a ratio against a peer in the same run

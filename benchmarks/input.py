@@ -3,7 +3,7 @@
     parse     records to fields with both checksums verified / the `tfrecord` package, which verifies none
     store     JPEG shards in an S3 server on loopback / the same shards on disk, decoding included
     recovery  samples from S3 2 to 4 seconds after 30 % of requests have stopped failing / before
-    ready     finished 224 x 224 batches of 32 through queue and zmq / DataLoader with one worker
+    ready     finished 224 x 224 batches of 32 through queue and zmq / DataLoader with one worker, on the same function
     training  a step of replayed compute of 100 ms with a source / with one constant batch
 
 Both sides of a ratio take turns, round by round, in this process; intervals of 95 % are over rounds. Two cores are
@@ -11,6 +11,8 @@ shared by servers, producers, decoders and the loop.
 
     pip install tfrecord
     python benchmarks/input.py [--quick] [--only parse,store,recovery,ready,training] [--json F]
+
+It takes about eight minutes. With --json, parts that F has already are not measured again.
 """
 
 from __future__ import annotations
@@ -28,11 +30,13 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from harness import show, verdict
 
+from paceline.cluster.seats import KEEP_MEMORY
 from paceline.measure.stats.intervals import mean_interval
 from paceline.types import View, Workload
 from paceline.workload.sources import MENU
@@ -46,7 +50,7 @@ Rate = Callable[[], float]
 Row = dict[str, Any]
 
 
-def compare(name: str, ours: Rate, peer: Rate, rounds: int, target: float) -> Row:
+def compare(name: str, ours: Rate, peer: Rate, rounds: int, target: float | None) -> Row:
     """Take turns, the first one in every second round is the peer; return the ratio of rates."""
     ours(), peer()  # warm caches
     pairs = []
@@ -59,7 +63,7 @@ def compare(name: str, ours: Rate, peer: Rate, rounds: int, target: float) -> Ro
     return row_of(name, pairs, target)
 
 
-def row_of(name: str, pairs: Sequence[tuple[float, float]], target: float) -> Row:
+def row_of(name: str, pairs: Sequence[tuple[float, float]], target: float | None) -> Row:
     """Return the ratio of rates with its interval over rounds, and the mean of both rates."""
     interval = mean_interval([a / b for a, b in pairs])
     means = [sum(column) / len(pairs) for column in zip(*pairs, strict=True)]
@@ -173,9 +177,9 @@ def epoch_rate(source: Any) -> float:
 
 
 def store(folder: Path, rounds: int, quick: bool) -> Iterator[Row]:
-    images = jpegs(folder / "images", quick)
-    served = Served(images)
-    remote, local = MENU.make(served.source), MENU.make(f"tfrecord({images})")
+    shards = jpegs(folder / "images", quick)
+    served = Served(shards)
+    remote, local = MENU.make(served.source), MENU.make(f"tfrecord({shards})")
     yield compare("store, S3 on loopback / disk", lambda: epoch_rate(remote), lambda: epoch_rate(local), rounds, 0.8)
     remote._place.blocks.close()
     served.close()
@@ -235,12 +239,46 @@ def recovery(folder: Path, rounds: int, quick: bool) -> Iterator[Row]:
 # ready ------------------------------------------------------------------------------------------------
 
 
-def ready_dataset() -> Any:
-    """Return finished images, which have only to be put together to batches and handed over."""
+def ready_loader(workers: int = 0, collate: Callable[[Any], Any] | None = None) -> Any:
+    """Return a DataLoader of finished batches: the peer, and what `dataset(...)` takes samples and collate_fn of.
+
+    The fair peer has to hand over what our producers hand over: a batch of new tensors that a function of the user has
+    just made (`finished`). So both sides call the same function on the same ids. A loader whose worker returns one
+    and the same tensor again and again shares its memory once, and copies nothing from then on. One that only stacks
+    samples with torch's own default_collate writes into shared memory directly, which no function of a user does; it
+    is shown beside, without a target.
+    """
+    from torch.utils.data import DataLoader, RandomSampler
+
+    data: Any = range(IMAGES) if collate is None else ready_samples()
+    # an epoch of the sampler is longer than this benchmark
+    sampler = RandomSampler(data, replacement=True, num_samples=1 << 22)
+    return DataLoader(data, batch_size=32, sampler=sampler, num_workers=workers, collate_fn=collate or finished)
+
+
+IMAGES = 128
+
+
+@cache
+def images() -> Any:
+    import torch
+
+    return torch.randn(IMAGES, 3, 224, 224)
+
+
+def finished(ids: Sequence[int]) -> tuple[Any, Any]:
+    """Return a batch of new tensors, as the last step of a user's preparation leaves them."""
+    import torch
+
+    chosen = torch.tensor(list(ids))
+    return images().index_select(0, chosen), chosen
+
+
+def ready_samples() -> Any:
     import torch
     from torch.utils.data import TensorDataset
 
-    return TensorDataset(torch.randn(128, 3, 224, 224), torch.arange(128))
+    return TensorDataset(images(), torch.arange(IMAGES))
 
 
 def taking(take: Callable[[], Any], count: int) -> float:
@@ -254,29 +292,28 @@ def taking(take: Callable[[], Any], count: int) -> float:
     return count / seconds_of(lambda: some(count))
 
 
+READY = "dataset(input:ready_loader)"
+
+
 def ready(folder: Path, rounds: int, quick: bool) -> Iterator[Row]:
+    from torch.utils.data import default_collate
+
     count = 8 if quick else 40
-    loader = endless_loader()
-    source = "dataset(input:ready_dataset)"
+    peers = (
+        ("DataLoader", iter(ready_loader(1)), 2.0),
+        ("DataLoader with default_collate", iter(ready_loader(1, default_collate)), None),
+    )
     for name, opened in (("queue", queue_stream), ("zmq", zmq_stream)):
-        stream, close = opened(source, folder)
-        yield compare(
-            f"ready, {name} / DataLoader",
-            lambda s=stream: taking(s.take, count),
-            lambda: taking(loader.__next__, count),
-            rounds,
-            2.0,
-        )
+        stream, close = opened(READY, folder)
+        for peer, loader, target in peers:
+            yield compare(
+                f"ready, {name} / {peer}",
+                lambda s=stream: taking(s.take, count),
+                lambda d=loader: taking(d.__next__, count),
+                rounds if target else max(3, rounds // 3),
+                target,
+            )
         close()
-
-
-def endless_loader() -> Iterator[Any]:
-    """Return the batches of a DataLoader with one worker; its epoch is longer than this benchmark."""
-    from torch.utils.data import DataLoader, RandomSampler
-
-    data = ready_dataset()
-    sampler = RandomSampler(data, replacement=True, num_samples=1 << 22)
-    return iter(DataLoader(data, batch_size=32, sampler=sampler, num_workers=1))
 
 
 def queue_stream(source: str, folder: Path) -> tuple[Any, Callable[[], None]]:
@@ -318,16 +355,15 @@ def training(folder: Path, rounds: int, quick: bool) -> Iterator[Row]:
 
         return steps / seconds_of(loop)
 
-    images = jpegs(folder / "images", quick)
-    served = Served(images)
-    ready = "dataset(input:ready_dataset)"
+    shards = jpegs(folder / "images", quick)
+    served = Served(shards)
     rows: list[tuple[str, Callable[[], tuple[Any, Callable[[], None]]]]] = [
         ("fake(cpu), batch 32", lambda: feed_of("fake(cpu)", 32)),
-        ("dataset, batch 32", lambda: feed_of(ready, 32)),
-        ("JPEG shards, batch 8", lambda: feed_of(f"tfrecord({images})", 8)),
+        ("dataset, batch 32", lambda: feed_of(READY, 32)),
+        ("JPEG shards, batch 8", lambda: feed_of(f"tfrecord({shards})", 8)),
         ("JPEG shards in S3, batch 8", lambda: feed_of(served.source, 8)),
-        ("queue, batch 32", lambda: queue_stream(ready, folder)),
-        ("zmq, batch 32", lambda: zmq_stream(ready, folder)),
+        ("queue, batch 32", lambda: queue_stream(READY, folder)),
+        ("zmq, batch 32", lambda: zmq_stream(READY, folder)),
     ]
     for name, opened in rows:
         stream, close = opened()
@@ -359,22 +395,41 @@ def feed_of(source: str, batch: int) -> tuple[Any, Callable[[], None]]:
 PARTS = {"parse": parse, "store": store, "recovery": recovery, "ready": ready, "training": training}
 
 
+def as_a_worker() -> None:
+    """Start this process again with the allocator settings that a launcher gives to every worker (ADR 0007).
+
+    Both sides of every ratio, and the worker of a DataLoader, have them.
+    """
+    missing = {name: value for name, value in KEEP_MEMORY.items() if name not in os.environ}
+    if missing:
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **missing})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="small files and three rounds: whether it works at all")
     parser.add_argument("--only", default=",".join(PARTS), help="parts, with commas between")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    as_a_worker()
     here = str(Path(__file__).parent)
     sys.path.insert(0, here)
     os.environ["PYTHONPATH"] = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
-    rows = []
+    had = json.loads(options.json.read_text()) if options.json and options.json.exists() else []
+    rows: list[Row] = [row for row in had if row["quick"] == options.quick]
     with tempfile.TemporaryDirectory(prefix="paceline-input-") as folder:
         os.environ["XDG_CACHE_HOME"] = folder
         for name in options.only.split(","):
+            if any(row["part"] == name for row in rows):
+                print(f"{name}: measured already, see {options.json}", flush=True)
+                continue
+            made = []
             for row in PARTS[name](Path(folder), 3 if options.quick else 12, options.quick):
                 print(f"{row['name']}: {row['ratio']:.2f} ({row['low']:.2f} to {row['high']:.2f})", flush=True)
-                rows.append(row)
+                made.append({**row, "part": name, "quick": options.quick})
+            rows += made
+            if options.json:
+                options.json.write_text(json.dumps(rows, indent=1))
     head = ["what", "ratio", "95 %", "ours /s", "peer /s"]
     cells = [
         [r["name"], f"{r['ratio']:.2f}", f"{r['low']:.2f} to {r['high']:.2f}", f"{r['ours']:.1f}", f"{r['peer']:.1f}"]
@@ -382,9 +437,8 @@ def main() -> None:
     ]
     show(head, cells)
     for row in rows:  # what is at most 2 % of a step is judged by its worse end
-        print(verdict(row["name"], row["low"] if row["target"] == WITHOUT_STALL else row["ratio"], row["target"]))
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=1))
+        if row["target"] is not None:
+            print(verdict(row["name"], row["low"] if row["target"] == WITHOUT_STALL else row["ratio"], row["target"]))
 
 
 if __name__ == "__main__":

@@ -45,6 +45,18 @@ def reproduce(
             help="With --measure: how many records each configuration should have; more give narrower intervals.",
         ),
     ] = 5,
+    only: Annotated[
+        str,
+        typer.Option("--only", help="With --measure: only tables whose title contains this text.", metavar="TEXT"),
+    ] = "",
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            "--minutes",
+            min=0,
+            help="With --measure: do not start a run that would end after so many minutes. The same command continues.",
+        ),
+    ] = None,
     runs: o.Runs = Path("runs"),
     json: o.JsonFile = None,
 ) -> None:
@@ -59,7 +71,13 @@ def reproduce(
 
     if json is not None:
         check_writable(json)
-    problems = measure_missing(name, runs, quick=quick, starts=starts, on_run=_tell) if measure else []
+    problems = (
+        measure_missing(
+            name, runs, quick=quick, starts=starts, only=only, minutes=minutes, on_run=_tell, on_rest=_tell_rest
+        )
+        if measure
+        else []
+    )
     reproduction = work(name, runs)
     forecasts = forecasts_of(name, reproduction.published)
     for line in spoken(reproduction, forecasts):
@@ -76,6 +94,10 @@ def reproduce(
 def _tell(run: Any, number: int, count: int, left: float | None) -> None:
     rest = "" if left is None else f", about {spoken_time(left)} left"
     print(f"{number}/{count}{rest}: {run.text}", file=sys.stderr, flush=True)
+
+
+def _tell_rest(count: int) -> None:
+    print(f"{count} run(s) are left: start the same command again to continue", file=sys.stderr, flush=True)
 
 
 def spoken(reproduction: Reproduction, forecasts: Forecasts | None = None) -> Iterator[str]:

@@ -17,6 +17,7 @@ from paceline.run.axes import Composed
 from paceline.run.run import Run
 from paceline.train import references
 from paceline.train.evaluate import in_eval
+from paceline.train.labels import blamed
 from paceline.train.loop import Training
 from paceline.train.pace import Pace
 from paceline.train.producer import SETTINGS
@@ -30,7 +31,7 @@ from paceline.workload.profile import read as read_profile
 from paceline.workload.recipe import make_optimizer
 from paceline.workload.resolve import build as build_workload
 from paceline.workload.resolve import seeded
-from paceline.workload.sources._source import Counted, Source, Streaming
+from paceline.workload.sources._source import Counted, Noted, Source, Streaming
 from paceline.workload.stream.feed import StreamFeed
 
 
@@ -77,12 +78,18 @@ def _rate_of(run: Run, optimizer: Any) -> Callable[[float], float] | None:
 
 
 def _try_out(run: Run, workload: Workload, source: Source) -> None:
-    """Raise WorkloadError if the model cannot process the samples of a source. Called before the first step."""
-    batch = source.samples_of(workload)(source.order(1, run.seed).ids(0, 0))
+    """Raise WorkloadError if the model cannot process the samples of a source. Called before the first step.
+
+    The sample is not taken from an order: an order of single samples takes seconds for a large source.
+    """
+    ids = torch.tensor([0])
+    batch = source.samples_of(workload)(ids)
     try:
         with seeded(run.seed), torch.no_grad(), in_eval(workload.model):  # the trial must not change statistics
             workload.loss(workload.model, batch)
     except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as problem:
+        if blame := blamed(problem, batch, ids, "training"):
+            raise blame from None
         shapes = ", ".join(" x ".join(map(str, part.shape[1:])) or "1 number" for part in batch)
         raise WorkloadError(
             f"{run.model} cannot take the samples of {source} ({shapes})",
@@ -118,6 +125,7 @@ def training_of(
         rank=comm.rank,
         accumulate=run.accumulate,
         optimizer=optimizer,
+        notes=source.notes() if isinstance(source, Noted) else (),
         counts=source.counts if isinstance(source, Counted) else lambda: None,
         rate=_rate_of(run, optimizer),
         precision=run.precision,

@@ -21,6 +21,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from paceline.comm.sums import wide
 from paceline.comm.transport import Comm
+from paceline.train.labels import blamed
 
 if TYPE_CHECKING:
     from paceline.train.loop import Training
@@ -102,8 +103,12 @@ def _graded(training: Training, ids: Tensor) -> Tensor:
     grade, tests = training.workload.grade, training.tests
     assert grade is not None
     assert tests is not None
-    with training.autocast():
-        right, loss = grade(training.workload.model, training.place(tests(ids)))
+    batch = training.place(tests(ids))
+    try:
+        with training.autocast():
+            right, loss = grade(training.workload.model, batch)
+    except (IndexError, RuntimeError) as problem:
+        raise blamed(problem, batch, ids, "test") or problem from None
     columns = right.double().view(len(right), -1).sum(0)
     five = columns[1] if len(columns) > 1 else columns.new_tensor(math.nan)
     return torch.stack([columns[0], five, loss.double().sum()]).cpu()

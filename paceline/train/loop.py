@@ -12,6 +12,7 @@ import torch
 
 from paceline.errors import NonFinite, WorkloadError
 from paceline.measure.meter import Meter
+from paceline.train.labels import blamed
 from paceline.types import Workload
 from paceline.workload.feed import Feed
 from paceline.workload.objects.bucket import Counts
@@ -38,6 +39,7 @@ class Training:
     losses: list[float] = field(default_factory=list)
     samples: int = 0  # number of samples that this rank has trained on
     optimizer: Any = None
+    notes: tuple[str, ...] = ()  # of the source, for the record
     counts: Callable[[], Counts | None] = lambda: None  # requests to an object store, if samples come from one
     rate: Callable[[float], float] | None = None  # the learning rate at a time in epochs
 
@@ -53,8 +55,7 @@ class Training:
                 batch = next(self.feed)
                 self.samples += self.feed.count
                 meter.lap("data")
-                with self.autocast():
-                    loss = self.workload.loss(self.model, batch)
+                loss = self._loss(batch)
                 meter.lap("forward")
                 self._check(loss)
                 self.pace.scaled(self._weighed(loss)).backward()
@@ -65,6 +66,13 @@ class Training:
                 last = self.pace.finish()
                 self._account(replace(last, in_forward=0.0, in_backward=0.0), meter)
             meter.stop()
+
+    def _loss(self, batch: Any) -> Any:
+        try:
+            with self.autocast():
+                return self.workload.loss(self.model, batch)
+        except IndexError as problem:
+            raise blamed(problem, batch, self.feed.ids, "training") or problem from None
 
     def drain(self) -> None:
         """Finish the exchange that crosses the last step, if there is one."""

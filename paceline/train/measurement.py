@@ -221,6 +221,7 @@ def _graded(run: Run, block: int, seen: dict[str, Any] | None, rank: int, second
 def _notes(run: Run, training: Any) -> Iterator[str]:
     if run.reference:
         yield training.pace.note
+    yield from training.notes
     if run.compute != "real":
         yield f"compute {run.compute}: times of a profile; tensors on the wire are real"
     if run.target is not None:

@@ -19,7 +19,10 @@ _MMAP_MAX, _TRIM_THRESHOLD = -4, -1  # of mallopt in glibc
 
 
 def batches_of(run: Run, batch: int, part: int = 0, parts: int = 1) -> Iterator[Any]:
-    """Yield batches of one size without end: every `parts`-th batch of each epoch, in the order of the source."""
+    """Yield every `parts`-th batch of the source without end, counted through all epochs. All have one size.
+
+    The short last batch of an epoch is left out. Taken in turn, the batches of all parts are those of one producer.
+    """
     from paceline.train.build import workload_of
     from paceline.workload import sources
     from paceline.workload.feed import Augmented
@@ -35,11 +38,11 @@ def batches_of(run: Run, batch: int, part: int = 0, parts: int = 1) -> Iterator[
             why=f"it has {whole} batches of {batch}",
             remedy="fewer producers, or smaller batches",
         )
-    for epoch in count():
+    for number in count(part, parts):
+        epoch, step = divmod(number, whole)
         if isinstance(samples, Augmented):
             samples.at(run.seed, epoch)
-        for step in range(part, whole, parts):
-            yield samples(order.ids(epoch, step))
+        yield samples(order.ids(epoch, step))
 
 
 def keep_memory() -> None:

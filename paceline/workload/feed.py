@@ -34,6 +34,7 @@ class Portion(NamedTuple):
     total: int
     cursor: Cursor  # the position of the next portion
     micro: int
+    ids: Any = None  # of the samples in the batch
 
 
 @runtime_checkable
@@ -74,6 +75,7 @@ class Feed:
         self._place, self._ahead, self._constant = place, ahead, constant
         self.cursor, self.micro = cursor or Cursor(seed=order.seed), 0
         self.count = self.total = 0
+        self.ids: Any = None  # of the samples in the last batch
         self._portions: Iterator[Portion] | None = None
         self._stop: Callable[[], None] = _nothing
 
@@ -103,6 +105,7 @@ class Feed:
             self._portions = self._start()
         portion = next(self._portions)
         self.count, self.total, self.cursor, self.micro = portion.samples, portion.total, portion.cursor, portion.micro
+        self.ids = portion.ids
         return portion.batch
 
     def state(self) -> dict[str, int]:
@@ -167,12 +170,11 @@ def _portions(
         for micro in range(accumulate):
             then = (cursor, micro + 1) if micro + 1 < accumulate else (following, 0)
             if constant:
-                yield Portion(first, len(always), order.global_batch, *then)
+                yield Portion(first, len(always), order.global_batch, *then, always)
                 continue
             ids = order.ids(cursor.epoch, cursor.step, micro * view.size + view.rank, view.size * accumulate)
-            yield Portion(
-                place(samples(_trainable(ids, order, cursor, view.size * accumulate))), len(ids), total, *then
-            )
+            used = _trainable(ids, order, cursor, view.size * accumulate)
+            yield Portion(place(samples(used)), len(ids), total, *then, used)
         cursor = following
 
 

@@ -1,4 +1,4 @@
-"""A network with BatchNorm and dropout, which logs the ids that it was trained on."""
+"""Networks that log the ids that they were trained on: one with BatchNorm and dropout, and small_cnn."""
 
 import os
 
@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from paceline import Workload
+from paceline.workload.models.small_cnn import small_cnn
 
 
 def network(log=""):
@@ -17,9 +18,27 @@ def network(log=""):
 
     def loss(model, batch):
         x, y, ids = batch
-        if log:
-            with open(f"{log}.{os.environ['RANK']}", "a") as file:
-                file.write(" ".join(map(str, ids.tolist())) + "\n")
+        note(log, ids)
         return (model(x) - y).square().mean()
 
     return Workload(model, loss, batch)
+
+
+def pictures(log=""):
+    made = small_cnn(channels=1, image_size=8, width=4)
+
+    def batch(ids):
+        angles = ids.double().unsqueeze(1) * torch.arange(1.0, 65.0, dtype=torch.float64)
+        return torch.sin(angles).float().view(-1, 1, 8, 8), ids % 10, ids
+
+    def loss(model, batch):
+        note(log, batch[2])
+        return made.loss(model, batch[:2])
+
+    return Workload(made.model, loss, batch)
+
+
+def note(log, ids):
+    if log:
+        with open(f"{log}.{os.environ['RANK']}", "a") as file:
+            file.write(" ".join(map(str, ids.tolist())) + "\n")

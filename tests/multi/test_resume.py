@@ -17,13 +17,24 @@ SAMPLES, BATCH, EPOCHS = 92, 8, 3
 pytestmark = pytest.mark.multi
 
 
-def command(folder, *words):
-    return [
-        *(sys.executable, "-m", "paceline", "run", "-np", "2", "--epochs", str(EPOCHS), "--global-batch", str(BATCH)),
-        *("--source", f"fake(cpu, samples={SAMPLES})", "--model", f"tests.multi.resuming:network(log={folder}/ids)"),
-        *("--checkpoint", f"{folder}/kept", "--every", "5", "--runs", f"{folder}/runs"),
-        *("--compress", "feedback(topk(ratio=0.1))", *words),
-    ]
+AXES = {
+    "allreduce": ("--strategy", "allreduce"),
+    "neighbor": ("--strategy", "neighbor_allreduce"),
+    "topk": ("--compress", "feedback(topk(ratio=0.1))"),
+}
+
+
+def command_of(model, axes):
+    def command(folder, *words):
+        return [
+            *(sys.executable, "-m", "paceline", "run", "-np", "2", "--epochs", str(EPOCHS)),
+            *("--global-batch", str(BATCH), "--source", f"fake(cpu, samples={SAMPLES})"),
+            *("--model", f"tests.multi.resuming:{model}(log={folder}/ids)"),
+            *("--checkpoint", f"{folder}/kept", "--every", "5", "--runs", f"{folder}/runs"),
+            *(*AXES[axes], *words),
+        ]
+
+    return command
 
 
 def end_of(folder):
@@ -80,18 +91,21 @@ def killed_and_resumed(tmp_path, environ, command, latest):
     return whole, cut
 
 
-def test_a_killed_run_resumes_as_if_nothing_had_happened(tmp_path, environ):
-    whole, cut = killed_and_resumed(tmp_path, environ, command, "latest.json")
+SLOW = [
+    pytest.param(model, axes, marks=pytest.mark.slow)
+    for model in ("network", "pictures")
+    for axes in AXES
+    if (model, axes) != ("network", "topk")
+]
+
+
+@pytest.mark.parametrize(("model", "axes"), [("network", "topk"), *SLOW])
+def test_a_killed_run_resumes_as_if_nothing_had_happened(tmp_path, environ, model, axes):
+    """The model `network` has BatchNorm and dropout, `pictures` is small_cnn."""
+    whole, cut = killed_and_resumed(tmp_path, environ, command_of(model, axes), "latest.json")
     for a, b in zip(end_of(whole), end_of(cut), strict=True):
         assert all(torch.equal(a["model"][name], b["model"][name]) for name in a["model"])
         assert torch.equal(a["random"], b["random"])
-
-
-AXES = {
-    "allreduce": ("--strategy", "allreduce"),
-    "neighbor": ("--strategy", "neighbor_allreduce"),
-    "topk": ("--compress", "feedback(topk(ratio=0.1))"),
-}
 
 
 @pytest.mark.slow

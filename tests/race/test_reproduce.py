@@ -8,6 +8,7 @@ import pytest
 
 from paceline.cli.reproduce import spoken, values
 from paceline.cluster.environment import capture
+from paceline.errors import WrongCommand
 from paceline.measure.record.experiment import Experiment
 from paceline.measure.record.record import Record
 from paceline.measure.stats.intervals import Interval
@@ -215,6 +216,26 @@ def test_more_starts_can_be_asked_for(tmp_path, done):
     job.measure_missing("bluefog", tmp_path, quick=False, starts=STARTS + 2)
     assert len(done) == 3 * (STARTS + 2)
     assert {cell.repeats for cell in cells("bluefog", tmp_path) if cell.ratio} == {STARTS + 2}
+
+
+def test_tables_can_be_chosen_by_their_title(tmp_path, done):
+    job.measure_missing("dlaas", tmp_path, quick=True, only="Object Store")
+    assert {run.source for run in done} == {STORE, disk(), "fake(cpu)"}
+    assert {run.workers for run in done} == {1, 2, 4}
+    with pytest.raises(WrongCommand, match=r"--only stars: no table of dlaas .* try: a part of: ResNet-50: real data"):
+        job.measure_missing("dlaas", tmp_path, quick=True, only="stars")
+
+
+def test_no_run_is_started_that_would_end_after_the_minutes(tmp_path, done):
+    left, seconds = [], iter(range(0, 10_000, 30))  # every look at the clock is half a minute later
+    job.measure_missing(
+        "bluefog", tmp_path, quick=False, minutes=3, on_rest=left.append, clock=lambda: float(next(seconds))
+    )
+    assert 0 < len(done) < 3 * STARTS
+    assert left == [3 * STARTS - len(done)]
+    job.measure_missing("bluefog", tmp_path, quick=False, minutes=1000, on_rest=left.append)
+    assert len(done) == 3 * STARTS
+    assert len(left) == 1, "nothing was left"
 
 
 def test_a_short_start_does_not_count_as_one_of_the_five(tmp_path, done):

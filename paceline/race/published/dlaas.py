@@ -14,6 +14,7 @@ from paceline.race.published._sheet import (
     Row,
     Sheet,
     box_use,
+    cores,
     mean_of,
     too_many,
 )
@@ -40,6 +41,7 @@ FIELDS = {
 }
 
 
+SHARING = 2  # workers on a core, at most, in the table about input
 STORED = "real data from the object store"
 BESIDE = "the same files on disk, and fake(cpu)"
 
@@ -107,6 +109,8 @@ def _sheet(table: dict[str, Any]) -> Sheet:
     here = "64 x 64 images, batch 16" if "synthetic" in what else ""
     if what == STORED:
         here = f"JPEG images of 128 x 128, cut to 64 x 64, batch 16; S3 server on loopback; rows beside it: {BESIDE}"
+        if cores() < 4:
+            here += f"; 4 workers share {cores()} cores, so that their efficiency is at most {cores() / 4:.0%}"
     return Sheet(f"ResNet-50: {what}", tuple(_rows(table)), ratio="efficiency", here=here, per_worker=True)
 
 
@@ -132,7 +136,8 @@ def _stall(standing: Standing) -> str | None:
 
 
 def _loaded(workers: int, source: str) -> tuple[Run | None, str]:
-    reason = too_many(workers)
+    """Return the run of a row about input. Its workers may share cores: so do those of the rows beside it."""
+    reason = "" if workers <= SHARING * cores() else too_many(workers)
     work = SMALL if source.startswith("fake") else {**SMALL, "image_size": None}  # shards know the size of images
     return (None, reason) if reason else (Run(workers=workers, strategy="allreduce", source=source, **work), "")
 

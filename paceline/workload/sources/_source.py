@@ -60,6 +60,14 @@ class Counted(Protocol):
 
 
 @runtime_checkable
+class Noted(Protocol):
+    """A source that does less than its settings say."""
+
+    def notes(self) -> tuple[str, ...]:
+        """Return what a record should note."""
+
+
+@runtime_checkable
 class Distant(Protocol):
     """A source whose files may lie in an object store."""
 

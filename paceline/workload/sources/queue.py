@@ -52,7 +52,7 @@ class Queue(Member):
         return self.inner.tests()
 
     def open(self, view: View, settings: Mapping[str, Any]) -> Rings:
-        """Start the producers of this rank. The producers of all ranks together use every sample once per epoch."""
+        """Start the producers of this rank. Taken in turn, the batches of all ranks' producers are those of one."""
         rings: list[Ring] = []
         for number in range(self.producers):
             part = {"part": view.rank * self.producers + number, "parts": view.size * self.producers}

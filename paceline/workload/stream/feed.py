@@ -15,6 +15,7 @@ class StreamFeed:
     """An endless iterator over the batches of a stream, all of one size."""
 
     correction = 1.0
+    ids = None  # samples of a stream have no number
 
     def __init__(
         self, stream: Stream, name: str, batch: int, *, parts: int, accumulate: int, place: Callable[[Any], Any]

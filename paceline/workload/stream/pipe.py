@@ -4,10 +4,10 @@
     part 1     JSON: dtype and shape of each tensor (layout.py)
     part 2...  the bytes of each tensor, little-endian, row by row
 
-The HMAC covers the first 16 bytes of part 0, the length of part 1 (uint64), part 1 and all tensors; its key is the
-token that both sides have in PACELINE_DATA_TOKEN. Inside one host (loopback, ipc) nobody else can change the traffic:
-there a message may begin with b"PACELIN1", whose HMAC covers these 16 bytes and part 1 alone, because hashing a batch
-takes about as long as sending it. A full pipe stops the producer.
+Numbers rise from message to message. The HMAC covers the first 16 bytes of part 0, the length of part 1 (uint64),
+part 1 and all tensors; its key is the token that both sides have in PACELINE_DATA_TOKEN. Inside one host (loopback,
+ipc) nobody else can change the traffic: there a message may begin with b"PACELIN1", whose HMAC covers these 16 bytes
+and part 1 alone, because hashing a batch takes about as long as sending it. A full pipe stops the producer.
 """
 
 from __future__ import annotations
@@ -125,7 +125,8 @@ class Pull:
 
     def __init__(self, address: str, token: str, timeout: float) -> None:
         zmq = self._zmq = package()
-        self._address, self._token, self._timeout, self._last = address, token, timeout, 0
+        self._address, self._token, self._timeout = address, token, timeout
+        self._last: int | None = None  # number of the last message
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.PULL)
         self._socket.setsockopt(zmq.RCVHWM, _WAITING)
@@ -150,8 +151,18 @@ class Pull:
             number, tensors = unseal(self._token, [part.buffer for part in parts], inside=self._inside)
         except ValueError as problem:
             raise WorkloadError(f"source zmq({self._address})", why=f"it sent {problem}", remedy=_REMEDY) from None
-        self._last = number
+        self._check_number(number)
         return tensors
+
+    def _check_number(self, number: int) -> None:
+        """Raise if a message does not follow the last one: it is a repetition, or its producer has started anew."""
+        if self._last is not None and number <= self._last:
+            raise WorkloadError(
+                f"source zmq({self._address})",
+                why=f"it sent batch {number} after batch {self._last}: batches come again, or those between are lost",
+                remedy="one producer for each address, which is started once for a run",
+            )
+        self._last = number
 
     def close(self) -> None:
         self._socket.disable_monitor()
@@ -173,7 +184,7 @@ class Pull:
 
     def _silence(self) -> str:
         if self._left is not None and self._spoke:
-            after = f" after batch {self._last}" if self._last else ""
+            after = "" if self._last is None else f" after batch {self._last}"
             return f"the producer has ended{after}, or sent more than {layout.LARGEST:,} bytes at once"
         if self._left is not None:
             return "who answers there does not speak ZeroMQ"

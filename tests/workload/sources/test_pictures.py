@@ -85,12 +85,20 @@ def loader():
     return DataLoader(numbers(), 4, collate_fn=lambda rows: {"x": torch.stack([x for x, _ in rows])})
 
 
+def loader_with_processes():
+    return DataLoader(numbers(), 4, num_workers=2)
+
+
 def stream():
     class Stream(IterableDataset):
         def __iter__(self):
             return iter(range(3))
 
     return Stream()
+
+
+def texts():
+    return [object(), object()]
 
 
 def uneven():
@@ -106,11 +114,21 @@ def test_a_users_dataset_is_a_source():
     assert batch["x"].tolist() == [2.0]
 
 
+def test_a_note_says_that_the_processes_of_a_loader_are_not_used():
+    [note] = MENU.make(f"dataset({HERE}:loader_with_processes)").notes()
+    assert note.startswith(f"samples of dataset({HERE}:loader_with_processes) are made in a thread of each worker")
+    remedy = MENU.make(note.partition("try: ")[2])
+    assert (remedy.producers, remedy.inner) == (2, MENU.make(f"dataset({HERE}:loader_with_processes)"))
+    assert MENU.make(f"dataset({HERE}:loader)").notes() == MENU.make(f"dataset({HERE}:numbers)").notes() == ()
+
+
 def test_wrong_datasets_are_refused():
     with pytest.raises(WorkloadError, match=r"returned a Stream: it has no samples by number.*worker.batches"):
         MENU.make(f"dataset({HERE}:stream)").order(2, 0)
-    with pytest.raises(WorkloadError, match=r"samples 1, 2, ... cannot be put together.*collate_fn"):
-        MENU.make(f"dataset({HERE}:uneven)").samples_of(NO_WORKLOAD)(torch.tensor([1, 2]))
+    with pytest.raises(WorkloadError, match=r"sample 4 does not fit to sample 1: .*equal size.*collate_fn"):
+        MENU.make(f"dataset({HERE}:uneven)").samples_of(NO_WORKLOAD)(torch.tensor([1, 1, 4]))
+    with pytest.raises(WorkloadError, match=r"samples 0, 1, ... cannot be put together.*collate_fn"):
+        MENU.make(f"dataset({HERE}:texts)").samples_of(NO_WORKLOAD)(torch.tensor([0, 1]))
     with pytest.raises(WrongCommand, match="source nowhere:x: importing 'nowhere' failed"):
         MENU.make("dataset(nowhere:x)").order(2, 0)
     with pytest.raises(WrongCommand, match="it names a function"):

@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from paceline.errors import DamagedFile, WorkloadError, WrongCommand
+from paceline.run.run import Run
+from paceline.train.build import workload_of
 from paceline.types import View, Workload
 from paceline.workload.feed import Feed
 from paceline.workload.sources import MENU
@@ -50,6 +52,19 @@ def test_every_sample_comes_once_per_epoch_for_any_number_of_workers(packed, siz
         feed.close()
     every = source.samples_of(NO_WORKLOAD)(torch.arange(40))[0]
     assert sorted(seen) == sorted(tuple(image.flatten().tolist()) for image in every)
+
+
+def test_a_model_is_tried_on_one_sample_without_making_an_order(packed, monkeypatch):
+    """An order whose global batches have one sample takes 2.5 s for 160,000 records, and much memory."""
+
+    def never(*_):
+        raise AssertionError("an order was made")
+
+    monkeypatch.setattr("paceline.workload.order.Laned.ids", never)
+    source = MENU.make(f"tfrecord({packed[1]})")
+    workload_of(Run(model="small_cnn", source=str(source)), source)
+    with pytest.raises(WorkloadError, match=r"resnet18 cannot take the samples of tfrecord.*\(1 x 4 x 4, 1 number\)"):
+        workload_of(Run(model="resnet18", source=str(source)), source)
 
 
 def test_a_damaged_record_is_named_when_it_is_read(packed):

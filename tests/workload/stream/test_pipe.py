@@ -89,6 +89,20 @@ def test_garbage_on_the_pipe_is_named(parts, why, closing):
         context.destroy(linger=0)
 
 
+@pytest.mark.parametrize("again", [3, 1, 0])
+def test_a_batch_that_comes_again_is_refused(again, closing):
+    """So does one of a producer that was killed and started anew: it begins with the first batch."""
+    push = closing(Push(ANY, "token"))
+    pull = closing(Pull(push.address, "token", 60))
+    for push._number in (-1, 2):  # another worker has had those between
+        push.send(BATCH, "it")
+        pull.take()
+    push._number = again - 1
+    push.send(BATCH, "it")
+    with pytest.raises(WorkloadError, match=f"it sent batch {again} after batch 3: batches come again"):
+        pull.take()
+
+
 @pytest.mark.parametrize(("head", "inside"), [(seal("token", 7, TEXT), True), (WHOLE_SEAL, True), (WHOLE_SEAL, False)])
 def test_what_was_sealed_is_accepted(head, inside):
     parts = [memoryview(bytearray(part)) for part in (head, TEXT, *CONTENTS)]
