@@ -22,12 +22,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from paceline.comm.faults import fault
 from paceline.elastic.protocol import COMMIT, LEAVE
 from paceline.errors import PeerLost, WorkloadError, WrongCommand
 from paceline.files.snapshot import Snapshot
 from paceline.strategy.rules._withheld import Withholding
 from paceline.train.checks import check_known, trainable
-from paceline.train.faults import fault
 from paceline.train.ledger import ledger_of
 from paceline.train.metrics import MetricLog
 from paceline.train.pace import StepTimes
@@ -367,6 +367,10 @@ class ElasticPace:
     def phase(self) -> contextlib.AbstractContextManager[None]:
         """Let other members wait for this worker without a time limit inside the with-block, as in an evaluation."""
         return cast("contextlib.AbstractContextManager[None]", self._presence.away())
+
+    def fetching(self) -> contextlib.AbstractContextManager[None]:
+        """Let other members wait up to a minute inside the with-block, in which this worker waits for its data."""
+        return cast("contextlib.AbstractContextManager[None]", self._presence.fetching())
 
     def save(self, folder: str | Path, **extra: Any) -> bool:
         """Save a checkpoint after a committed step, with the values in `extra`. Return whether this worker wrote it.

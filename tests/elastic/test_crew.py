@@ -11,11 +11,22 @@ pytestmark = pytest.mark.multi  # one process plays all scenarios for all tests:
 
 SCENARIOS = (
     "undisturbed",
+    "after a chunk",
+    "after the reduction",
     "after the result",
+    "fast, after a chunk",
     "fast, after the vote",
     "down and up",
+    "second death, leaving",
+    "second death, entering",
     "coordinator killed",
+    "torn entry",
+    "entry nobody heard of",
     "stopped",
+    "slow backward",
+    "slow data",
+    "hangs",
+    "frozen, entering",
     "left",
     "early",
     "joined",
@@ -28,7 +39,30 @@ SCENARIOS = (
     "slow, no tasks",
 )
 
-OVER_TCP = ("slow", "undisturbed", "after the vote", "fast, after the vote", "stopped", "left", "joined", "donor dies")
+OVER_TCP = (
+    "slow",
+    "undisturbed",
+    "after a chunk",
+    "fast, after a chunk",
+    "fast, after the reduction",
+    "after the vote",
+    "fast, after the vote",
+    "second death, leaving",
+    "stopped",
+    "slow data",
+    "left",
+    "joined",
+    "donor dies",
+)
+
+ENDLESS = (  # jobs that end when all has happened, not after three epochs: their last bits depend on the time
+    "second death, leaving",
+    "second death, entering",
+    "slow backward",
+    "slow data",
+    "hangs",
+    "frozen, entering",
+)
 
 OTHERS = ("careless", "never goes", "all left", "early, nobody told")
 
@@ -59,7 +93,7 @@ def test_every_sample_counts_once_and_all_members_agree(results, scenario):
 @pytest.mark.parametrize("scenario", OVER_TCP)
 def test_over_tcp_every_sample_counts_once_and_bits_are_those_of_shm(results, over_tcp, scenario):
     exactly_once(over_tcp[scenario])
-    if not scenario.startswith("fast"):
+    if not scenario.startswith("fast") and scenario not in ENDLESS:
         assert over_tcp[scenario]["hash"] == results["undisturbed"]["hash"]
 
 
@@ -82,7 +116,9 @@ def exactly_once(result):
     assert len(result["hash"]) == 1, result
 
 
-@pytest.mark.parametrize("scenario", [name for name in SCENARIOS if not name.startswith("fast")])
+@pytest.mark.parametrize(
+    "scenario", [name for name in SCENARIOS if not name.startswith("fast") and name not in ENDLESS]
+)
 def test_the_result_does_not_depend_on_the_members(results, scenario):
     assert results[scenario]["hash"] == results["undisturbed"]["hash"]
 
@@ -90,6 +126,30 @@ def test_the_result_does_not_depend_on_the_members(results, scenario):
 def test_a_frozen_worker_that_wakes_up_is_fenced_and_comes_back(results):
     assert results["stopped"]["fenced"] == 1
     assert results["stopped"]["generations"] >= 3
+
+
+@pytest.mark.parametrize("scenario", ["slow backward", "slow data"])
+def test_a_worker_whose_gradients_come_or_that_waits_for_its_data_is_not_evicted(results, scenario):
+    assert results[scenario]["what"] == ["generation"]
+
+
+def test_one_who_waits_for_its_data_is_not_evicted_over_tcp_either(over_tcp):
+    assert over_tcp["slow data"]["what"] == ["generation"]
+
+
+def test_a_worker_that_hangs_as_long_is_evicted_and_comes_back(results):
+    assert results["hangs"]["what"].count("silent") >= 1
+    assert results["hangs"]["what"].count("fenced") >= 1
+    assert results["hangs"]["generations"] >= 3
+
+
+def test_a_member_that_is_frozen_before_it_meets_the_others_is_not_waited_for_longer(results):
+    assert 2.0 < results["frozen, entering"]["waited"] < 10.0
+
+
+def test_an_entry_of_the_journal_is_there_or_absent_for_all(results):
+    assert results["torn entry"]["kept"] == 1
+    assert results["entry nobody heard of"]["kept"] == 2
 
 
 @pytest.mark.parametrize("comm", ["shm", "tcp"])
