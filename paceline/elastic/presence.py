@@ -26,6 +26,7 @@ from paceline.errors import PacelineError, PeerLost
 from paceline.types import View
 
 OK, CHANGE, PARTING = 1, 2, 4  # bits of a vote: the result is finite; the group changes; this member leaves
+PRINT = 8  # the bit from which on a vote has the fingerprint of the member's state, now and then
 LEAST_SILENCE = 2.0  # seconds without progress after which a member may be evicted
 FIRST_SILENCE = 60.0  # the same limit before enough steps were timed
 DATA_SILENCE = 60.0  # the same limit while a member waits for its data
@@ -168,12 +169,14 @@ class ElasticPresence:
         now, quiet, silent = time.monotonic(), [], []
         for rank in late:
             seen, phase = signs.beats(rank), signs.phase(rank)
-            limit = max(self.silence, DATA_SILENCE) if phase == DATA else self.silence
             if self._beats.get(rank, (None, now))[0] != seen or phase == LONG:
                 self._beats[rank] = (seen, now)
-            elif now - self._beats[rank][1] > 0.75 * limit:
+            silence, limit = now - self._beats[rank][1], self.silence
+            if phase == DATA and silence > 0.75 * limit and not signs.stopped(rank):
+                limit = max(limit, DATA_SILENCE)
+            if silence > 0.75 * limit:
                 quiet.append(rank)
-            if now - self._beats[rank][1] > limit:
+            if silence > limit:
                 silent.append(rank)
         if silent:
             assert self.group is not None
@@ -206,7 +209,8 @@ class ElasticPresence:
 
     def note(self, what: str) -> None:
         """Ask the coordinator to record an incident of this member in the journal of the job."""
-        self.client.say({"kind": "incident", "what": what, "member": self.member})
+        incident = {"kind": "incident", "what": what, "member": self.member}
+        self.client.say(incident if self.group is None else {**incident, "generation": self.group.generation})
 
     @property
     def first(self) -> bool:
@@ -224,14 +228,17 @@ class ElasticPresence:
 
     # a step -------------------------------------------------------------------------------------
 
-    def vote(self, ok: bool) -> str:
-        """Vote on the step: announce to all members that the result has arrived. Return COMMIT, SKIP or LEAVE."""
+    def vote(self, ok: bool, fingerprint: int = 0) -> str:
+        """Vote on the step: announce to all members that the result has arrived. Return COMMIT, SKIP or LEAVE.
+
+        `fingerprint` has 32 bits that stand for the state before this step; 0 in steps in which nobody compares it.
+        """
         import torch
 
         comm = self.comm
         self.client.poll()
         change = self.client.change or at_border(self.committed + 1, self.client.border)
-        mine = torch.tensor([OK * ok + CHANGE * change + PARTING * self.parting])
+        mine = torch.tensor([OK * ok + CHANGE * change + PARTING * self.parting + (fingerprint << PRINT)])
         self._votes = torch.zeros(comm.size, dtype=torch.int64)
         self._voted = ok  # this member has the whole result
         self._work = comm.all_gather(mine, self._votes, f"the votes on step {self.committed}")
@@ -251,9 +258,24 @@ class ElasticPresence:
         counts = verdict == COMMIT
         if counts:
             self.count(parts)
-        changes = any(vote & (CHANGE | PARTING) for vote in self._votes.tolist())
+        votes = self._votes.tolist()
+        changes = any(vote & (CHANGE | PARTING) for vote in votes)
+        changes = self._differ() or changes
         self._votes, self._work, self._voted = None, None, False
         return changes
+
+    def _differ(self) -> bool:
+        """Return whether members have different states. Those that most others do not agree with come back as new."""
+        prints = [vote >> PRINT for vote in self._votes.tolist()]
+        if len(set(prints)) == 1:
+            return False
+        most = max(prints, key=prints.count)
+        for rank, seen in enumerate(prints):
+            if seen != most and rank == self.comm.rank:
+                self.holds = False
+                self.note("differs")
+                self._say("this worker has other bits than most; it takes the state of another one")
+        return True
 
     def count(self, parts: Mapping[str, float] | None = None) -> None:
         """Count a step that was applied. `parts` are the seconds that this member has spent since the last one."""
@@ -293,7 +315,10 @@ class ElasticPresence:
         self._inside = False
         self._transport.fence(self._comm, orderly=orderly)
         fault("while leaving")
-        ready = ready_of(self._transport.rule, voted=self._voted, all_voted=self._all_voted())
+        all_voted = self._all_voted()
+        ready = ready_of(self._transport.rule, voted=self._voted, all_voted=all_voted)
+        if all_voted:  # others that saw it have ended the group before this member looked
+            self._differ()
         self._work, self._voted = None, False
         for rank, name in enumerate(self.group.members):
             if self._signs.why_lost(rank) == "died":

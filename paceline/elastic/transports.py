@@ -45,6 +45,9 @@ class Signs(Protocol):
 
     def phase(self, rank: int) -> int: ...
 
+    def stopped(self, rank: int) -> bool:
+        """Return whether a signal has stopped the process of a member, as far as it can be seen from here."""
+
     def fenced(self) -> bool:
         """Return whether the generation has ended."""
 
@@ -153,6 +156,9 @@ class TcpSigns:
 
     def phase(self, rank: int) -> int:
         return int(self._mesh.beats.get(rank, (0, STEP))[1])
+
+    def stopped(self, rank: int) -> bool:
+        return bool(self._mesh.stopped(rank))
 
     def fenced(self) -> bool:
         return self._mesh.problem is not None

@@ -20,6 +20,7 @@ import signal
 import sys
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -32,6 +33,7 @@ from paceline.elastic.frames import ABSENT, make_token
 from paceline.elastic.journal import Journal
 from paceline.elastic.launch import FOLDER
 from paceline.elastic.presence import ElasticPresence
+from paceline.train import elastic_pace
 
 SAMPLES, GLOBAL, EPOCHS = 67, 16, 3  # a prime number, and a batch that does not divide it
 WIDTH = 256
@@ -71,6 +73,16 @@ class Counting(nn.Module):
         return x
 
 
+def taken(path, *places):
+    """Return place and seconds from a file, and remove it, if its place is one of these."""
+    if path.exists():
+        place, seconds = path.read_text().split()
+        if place in places:
+            path.unlink()
+            return place, float(seconds)
+    return "", 0.0
+
+
 class Numbers(torch.utils.data.Dataset):
     def __init__(self, slow):
         self._slow = slow  # a file that says when reading takes long
@@ -79,8 +91,7 @@ class Numbers(torch.utils.data.Dataset):
         return SAMPLES
 
     def __getitem__(self, index):
-        if self._slow.exists() and (words := self._slow.read_text().split())[0] == "data":
-            time.sleep(float(words[1]) / 2)  # a shard of this job has two samples
+        time.sleep(taken(self._slow, "data")[1])
         return index, torch.full((4,), (index % 13) / 13, dtype=torch.float64)
 
 
@@ -147,13 +158,16 @@ def work(folder, slot, start, membership, pause, keeps="", epochs=EPOCHS):
         if armed.exists():
             os.environ[VARIABLE] = armed.read_text()
             armed.unlink()
-        place, seconds = slow.read_text().split() if slow.exists() else ("", 0.0)
+        place, seconds = taken(slow, "backward", "nowhere")
         step, total = pace.steps, min(GLOBAL, SAMPLES - pace.steps % steps * GLOBAL)
         used = [] if pace.weight == 0 else ids.tolist()
         write("shard", step=step, generation=pace._generation, ids=used)
-        time.sleep(pause + (float(seconds) if place == "nowhere" else 0.0))
+        time.sleep(pause + (seconds if place == "nowhere" else 0.0))
+        if taken(slow, "twist")[0]:
+            with torch.no_grad():
+                model.net[0].bias[0] += 1e-3
         scale = total / len(used) if used else 0.0
-        out = model.predict(x, float(seconds) if place == "backward" else 0.0)
+        out = model.predict(x, seconds if place == "backward" else 0.0)
         (-scale * model.counts[ids].sum() + out.pow(2).mean()).backward()
         facts = {"step": step, "generation": pace._generation, "rank": worker.rank, "size": worker.size}
         if pace.step():
@@ -285,7 +299,7 @@ class Crew:
         self.wait(lambda: not (self.folder / f"fault-{pid}").exists())
 
     def slow(self, pid, place, seconds):
-        """Let a worker need that long for each shard from now on: in backward, for its data, or in a hang (nowhere)."""
+        """Let a worker need that long for its next shard: in backward, for its data, or in a hang (nowhere)."""
         self._hand(pid, "slow", f"{place} {seconds}")
 
     def _hand(self, pid, name, text):
@@ -541,8 +555,33 @@ def stopped():
         crew.close()
 
 
+def twisted(rank):
+    """One of four workers gets another number into its model, as a broken memory or library would do it."""
+    compared, elastic_pace.COMPARED = elastic_pace.COMPARED, 10
+    crew = Crew(4, DETERMINISTIC, pause=0.01, epochs=None)
+    try:
+        crew.coordinate()
+        for _ in range(4):
+            crew.add()
+        crew.wait(lambda: crew.committed() >= 15 and crew.whole(4))
+        victim = crew.whole(4)[rank]
+        crew.slow(victim, "twist", 0.0)
+        crew.wait(lambda: "differs" in crew.incidents())
+        crew.end_soon()
+        codes = crew.finish()
+        bits = {}
+        for line in crew.lines("commit"):
+            bits.setdefault(line["step"], set()).add(line["hash"])
+        wrong = sorted(step for step, seen in bits.items() if len(seen) > 1)
+        agree = max(wrong) < max(bits) - 10 if wrong else True
+        return {**crew.judge(), "codes": codes, "what": crew.incidents(), "wrong": len(wrong), "agree": agree}
+    finally:
+        elastic_pace.COMPARED = compared
+        crew.close()
+
+
 def needs(place):
-    """One of four workers needs 3 s for a shard: in backward, for its data, or in a hang ("nowhere")."""
+    """One of four workers needs 3 s for one shard: in backward, for its data, or in a hang ("nowhere")."""
     crew = Crew(4, DETERMINISTIC, pause=0.02, epochs=None)
     try:
         crew.coordinate()
@@ -550,13 +589,38 @@ def needs(place):
             crew.add()
         crew.wait(lambda: crew.committed() >= 8 and crew.whole(4))
         victim = crew.whole(4)[1]
-        before = crew.last()[victim]["step"]
+        at = time.time()
         crew.slow(victim, place, 3.0)
-        crew.wait(lambda: crew.last()[victim]["step"] > before + 1)
-        crew.slow(victim, place, 0.0)
+        crew.wait(lambda: time.time() > at + 3.0 and crew.last()[victim]["at"] > at + 3.0)
         crew.end_soon()
         codes = crew.finish()
-        return {**crew.judge(), "codes": codes, "what": crew.incidents()}
+        times = sorted(x["at"] for x in crew.lines("commit") if x["member"].endswith(f"-{victim}"))
+        gap = max(later - first for first, later in pairwise(times))
+        return {**crew.judge(), "codes": codes, "what": crew.incidents(), "gap": gap}
+    finally:
+        crew.close()
+
+
+def frozen_waiting():
+    """A worker is stopped while it waits for its data."""
+    crew = Crew(4, DETERMINISTIC, pause=0.02, epochs=None)
+    try:
+        crew.coordinate()
+        for _ in range(4):
+            crew.add()
+        crew.wait(lambda: crew.committed() >= 8 and crew.whole(4))
+        victim, generation = crew.whole(4)[1], crew.groups()[-1].generation
+        crew.slow(victim, "data", 5.0)
+        crew.wait(lambda: not (crew.folder / f"slow-{victim}").exists())
+        at = time.time()
+        os.kill(victim, signal.SIGSTOP)
+        crew.wait(lambda: any(x["generation"] > generation for x in crew.last().values()))
+        seconds = time.time() - at
+        os.kill(victim, signal.SIGCONT)
+        crew.wait(lambda: crew.last()[victim]["generation"] > generation)
+        crew.end_soon()
+        codes = crew.finish()
+        return {**crew.judge(), "codes": codes, "waited": seconds}
     finally:
         crew.close()
 
@@ -768,7 +832,10 @@ SCENARIOS = {
     "stopped": stopped,
     "slow backward": lambda: needs("backward"),
     "slow data": lambda: needs("data"),
+    "twisted": lambda: twisted(2),
+    "twisted, rank 0": lambda: twisted(0),
     "hangs": lambda: needs("nowhere"),
+    "frozen, waiting for data": frozen_waiting,
     "frozen, entering": lambda: frozen_at("while entering"),
     "frozen, leaving": lambda: frozen_at("while leaving"),
     "left": left,

@@ -27,6 +27,7 @@ SCENARIOS = (
     "slow data",
     "hangs",
     "frozen, entering",
+    "frozen, waiting for data",
     "left",
     "early",
     "joined",
@@ -50,6 +51,7 @@ OVER_TCP = (
     "second death, leaving",
     "stopped",
     "slow data",
+    "frozen, waiting for data",
     "left",
     "joined",
     "donor dies",
@@ -62,9 +64,10 @@ ENDLESS = (  # jobs that end when all has happened, not after three epochs: thei
     "slow data",
     "hangs",
     "frozen, entering",
+    "frozen, waiting for data",
 )
 
-OTHERS = ("careless", "never goes", "all left", "early, nobody told")
+OTHERS = ("careless", "twisted", "twisted, rank 0", "never goes", "all left", "early, nobody told")
 
 
 def played(*words):
@@ -131,16 +134,32 @@ def test_a_frozen_worker_that_wakes_up_is_fenced_and_comes_back(results):
 @pytest.mark.parametrize("scenario", ["slow backward", "slow data"])
 def test_a_worker_whose_gradients_come_or_that_waits_for_its_data_is_not_evicted(results, scenario):
     assert results[scenario]["what"] == ["generation"]
+    assert results[scenario]["gap"] > 3.0
 
 
 def test_one_who_waits_for_its_data_is_not_evicted_over_tcp_either(over_tcp):
     assert over_tcp["slow data"]["what"] == ["generation"]
+    assert over_tcp["slow data"]["gap"] > 3.0
+
+
+@pytest.mark.parametrize("scenario", ["twisted", "twisted, rank 0"])
+def test_a_member_with_other_bits_is_noticed_and_takes_the_state_of_the_others(results, scenario):
+    result = results[scenario]
+    assert result["what"].count("differs") == 1
+    assert (result["ledger"], result["counts"], result["codes"]) == (True, True, [0, 0, 0, 0])
+    assert (0 < result["wrong"] <= 11, result["agree"]) == (True, True)
+    assert len(result["hash"]) == 1
 
 
 def test_a_worker_that_hangs_as_long_is_evicted_and_comes_back(results):
     assert results["hangs"]["what"].count("silent") >= 1
     assert results["hangs"]["what"].count("fenced") >= 1
     assert results["hangs"]["generations"] >= 3
+
+
+def test_a_member_that_is_frozen_while_it_waits_for_data_is_not_waited_for_longer(results, over_tcp):
+    for result in (results, over_tcp):
+        assert result["frozen, waiting for data"]["waited"] < 10.0
 
 
 def test_a_member_that_is_frozen_before_it_meets_the_others_is_not_waited_for_longer(results):

@@ -8,6 +8,7 @@ import time
 import pytest
 
 import paceline.elastic.presence as presence_module
+from paceline.comm.claim import is_stopped
 from paceline.elastic.door import lock_folder
 from paceline.elastic.frames import ABSENT, FINISHED
 from paceline.elastic.journal import Journal
@@ -72,8 +73,11 @@ def test_a_member_is_dead_when_its_process_has_ended_and_not_before(tmp_path):
 class Frozen:
     """Counters of a rank that makes no progress."""
 
-    def __init__(self, phase):
-        self._phase = phase
+    def __init__(self, phase, stopped=False):
+        self._phase, self._stopped = phase, stopped
+
+    def stopped(self, rank):
+        return self._stopped
 
     def beat(self):
         pass
@@ -91,14 +95,24 @@ class Frozen:
         return f"rank {rank}"
 
 
-@pytest.mark.parametrize(("phase", "data_silence", "evicted"), [(STEP, 60.0, True), (LONG, 60.0, False),
-                                                               (DATA, 60.0, False), (DATA, 0.01, True)])  # fmt: skip
-def test_a_member_that_has_declared_a_phase_is_not_evicted(tmp_path, monkeypatch, phase, data_silence, evicted):
+@pytest.mark.parametrize(
+    ("phase", "data_silence", "stopped", "evicted"),
+    [
+        (STEP, 60.0, False, True),
+        (LONG, 60.0, False, False),
+        (DATA, 60.0, False, False),
+        (DATA, 0.01, False, True),
+        (DATA, 60.0, True, True),
+    ],
+)
+def test_a_member_that_has_declared_a_phase_is_not_evicted(
+    tmp_path, monkeypatch, phase, data_silence, stopped, evicted
+):
     presence = ElasticPresence(kept_folder(tmp_path / "job"), "a")
     presence.group = Group(1, ("a", "b"), 0)
     monkeypatch.setattr(ElasticPresence, "silence", 0.01)
     monkeypatch.setattr(presence_module, "DATA_SILENCE", data_silence)
-    counters = Frozen(phase)
+    counters = Frozen(phase, stopped)
     presence._watch(counters, [1])
     time.sleep(0.05)
     if not evicted:
@@ -107,6 +121,19 @@ def test_a_member_that_has_declared_a_phase_is_not_evicted(tmp_path, monkeypatch
     with pytest.raises(PeerLost, match="rank 1 makes no progress"):
         presence._watch(counters, [1])
     assert presence._suspects == {"b"}
+
+
+def test_a_process_that_a_signal_has_stopped_is_seen(tmp_path):
+    process = subprocess.Popen(["sleep", "600"])
+    try:
+        assert not is_stopped(process.pid)
+        process.send_signal(signal.SIGSTOP)
+        os.waitpid(process.pid, os.WUNTRACED)
+        assert is_stopped(process.pid)
+    finally:
+        process.kill()
+        process.wait()
+    assert not is_stopped(process.pid)
 
 
 class Alone:

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from paceline.comm.claim import is_stopped
 from paceline.comm.notes import LENGTH as NOTE
 from paceline.comm.notes import NOTES
 from paceline.comm.peers import Peers
@@ -102,6 +103,10 @@ class FutexCounters:
 
     def phase(self, rank: int) -> int:
         return int(self._words[self._at(BEATS, rank)] >> PHASE)
+
+    def stopped(self, rank: int) -> bool:
+        """Return whether a signal has stopped the process of a rank."""
+        return is_stopped(self.pid(rank))
 
     def beats(self, rank: int) -> int:
         """Return a rank's heartbeat number. It changes while the rank makes progress."""

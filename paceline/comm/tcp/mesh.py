@@ -72,6 +72,10 @@ class Mesh:
     def name(self, peer: int) -> str:
         return self.station.name(self.members[peer])
 
+    def stopped(self, peer: int) -> bool:
+        """Return whether a peer is a process of this host that a signal has stopped."""
+        return self.station.stopped(self.members[peer])
+
     def count(self, peer: int, nbytes: int) -> None:
         self._counts[self.members[peer]] += nbytes
 
