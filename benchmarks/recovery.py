@@ -1,12 +1,18 @@
 """Seconds from the death of one of four workers to the next commit, under paceline and under torchrun.
 
 One model of 1 M parameters, steps of about 30 ms. A worker is killed with SIGKILL at random times, and at named points
-of its step (paceline only; the worker kills itself there). A kill is timed from SIGKILL, or from the end of the
-process, to the first commit of a later generation (paceline), or to the first step that was not made before (torchrun,
-which loads its last checkpoint, one per ten steps). The CPU time that others used meanwhile stands beside; kills with
-more than a quarter of the machine are shown, and repeated.
+of its step (paceline only; the worker kills itself there), each rank in turn. A kill is timed from SIGKILL, or from the
+end of the process, to the first commit of a later generation (paceline), or to the first step that was not made before
+(torchrun, which loads its last checkpoint, one per ten steps). The CPU time that others used meanwhile stands beside;
+kills with more than a quarter of the machine are shown, and repeated.
+
+Four oracles judge the job: every sample once per epoch, by what members wrote down; a weight per sample that counts
+its uses, after every epoch; equal bits of parameters, momentum and counts after every commit; and, with --verify, these
+bits after every step of one worker that nobody disturbs (deterministic).
 
     python benchmarks/recovery.py [--kills 64] [--deterministic] [--torchrun KILLS] [--seed 1] [--json FILE]
+    python benchmarks/recovery.py --verify FILE      which --deterministic --json FILE has written
+    python benchmarks/recovery.py --page docs/concepts/membership.md --from FILE --from FILE
 """
 
 from __future__ import annotations
@@ -23,17 +29,17 @@ import subprocess
 import sys
 import tempfile
 import time
-import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from harness import show
 
+from paceline.comm.faults import STEP_POINTS
 from paceline.measure.busy import CoreSeconds
 from paceline.measure.stats.intervals import percentile
 
-WORKERS = 4
-POINTS = ("before send", "after the result", "after the vote", "after the update")
+WORKERS, BATCH, SAMPLES = 4, 32, 4096
+CHUNKS = 4  # parts of a sum on shm; a worker may die after any of them
 LIMIT = 120.0  # seconds until a job has begun, or is whole again
 BUSY = 0.25  # of the machine
 
@@ -50,35 +56,65 @@ def make_data() -> Any:
     import torch
 
     generator = torch.Generator().manual_seed(3)
-    numbers = torch.randn(4096, 256, generator=generator)
-    return torch.utils.data.TensorDataset(numbers, torch.randint(10, (4096,), generator=generator))
+    numbers = torch.randn(SAMPLES, 256, generator=generator)
+    labels = torch.randint(10, (SAMPLES,), generator=generator)
+    return torch.utils.data.TensorDataset(torch.arange(SAMPLES), numbers, labels)
 
 
-def checksum(model: Any) -> int:
-    return sum(zlib.crc32(p.detach().numpy().tobytes()) for p in model.parameters())
+class Digest:
+    """A hash of the whole state: 64-bit words times odd numbers that belong to their places, added up."""
+
+    def __init__(self) -> None:
+        self._factors: dict[int, Any] = {}
+
+    def of(self, tensors: list[Any]) -> int:
+        import numpy as np
+
+        total = 0
+        for place, tensor in enumerate(tensors):
+            raw = tensor.detach().numpy().reshape(-1)
+            words = np.pad(raw, (0, raw.size % 2)).view(np.uint64) if raw.size % 2 else raw.view(np.uint64)
+            if place not in self._factors:
+                self._factors[place] = (
+                    np.random.default_rng(place).integers(1 << 63, size=words.size, dtype=np.uint64) * 2 + 1
+                )
+            total += int(np.dot(words, self._factors[place]))
+        return total & (1 << 64) - 1
 
 
-def as_member(folder: Path, membership: str) -> None:
-    """Train as a member of an elastic job until the driver ends it; write a line per commit."""
+def as_member(folder: Path, membership: str, batch: int, pause: float, last: int) -> None:
+    """Train as a member of an elastic job until the driver ends it; write a line per shard, commit and epoch."""
     import torch
+    from torch import nn
 
     import paceline
-    from paceline.train.faults import VARIABLE
+    from paceline.comm.faults import VARIABLE
 
     worker = paceline.join()
     model = make_model()
-    pace = paceline.wrap(model, torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9), membership=membership)
+    model.register_parameter("uses", nn.Parameter(torch.zeros(SAMPLES)))
+    groups = [{"params": [p for name, p in model.named_parameters() if name != "uses"], "lr": 0.01, "momentum": 0.9},
+              {"params": [model.uses], "lr": 1.0}]  # fmt: skip
+    optimizer = torch.optim.SGD(groups)
+    pace = paceline.wrap(model, optimizer, membership=membership)
     log = (folder / f"log-{os.getpid()}").open("a", buffering=1)
-    mine = folder / f"fault-{os.getpid()}"
-    for x, y in worker.batches(make_data(), batch_size=32, epochs=100_000):
+    mine, digest = folder / f"fault-{os.getpid()}", Digest()
+    per_epoch, total = SAMPLES // (WORKERS * BATCH), WORKERS * BATCH
+    for ids, x, y in worker.batches(make_data(), batch_size=batch, epochs=last // per_epoch):
         if mine.exists():
             os.environ[VARIABLE] = mine.read_text()
-        torch.nn.functional.cross_entropy(model(x), y).backward()
-        time.sleep(0.008)
-        generation, size = pace._generation, worker.size
+            mine.unlink()
+        step, generation, size, rank = pace.steps, pace._generation, worker.size, worker.rank
+        print("shard", step + 1, generation, *ids.tolist(), file=log)
+        loss = torch.nn.functional.cross_entropy(model(x), y) - total / len(ids) * model.uses[ids].sum()
+        loss.backward()
+        time.sleep(pause)
         if pace.step():
-            bits = checksum(model) if pace.steps % 5 == 0 else 0
-            print(time.time(), pace.steps, generation, size, bits, file=log)
+            at, kept = time.time(), [state["momentum_buffer"] for state in optimizer.state.values() if state]
+            bits = digest.of([*(p for p in model.parameters()), *(tensor for tensor in kept if tensor is not None)])
+            print("commit", at, pace.steps, generation, size, bits, rank, file=log)
+            if pace.steps % per_epoch == 0:
+                print("epoch", pace.steps, float((model.uses - pace.steps // per_epoch).abs().max()), file=log)
         if (folder / "stop").exists():
             os._exit(0)
 
@@ -102,19 +138,29 @@ def as_torchrun(folder: Path) -> None:
     ddp, life = DistributedDataParallel(model), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     log = (folder / f"log-{os.getpid()}").open("a", buffering=1)
     while not (folder / "stop").exists():
-        place = 32 * (WORKERS * step + dist.get_rank()) % 4096
-        x, y = data[place : place + 32]
+        place = 32 * (WORKERS * step + dist.get_rank()) % SAMPLES
+        _, x, y = data[place : place + 32]
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(ddp(x), y).backward()
         time.sleep(0.016)
         optimizer.step()
         step += 1
-        print(time.time(), step, life, dist.get_world_size(), 0, file=log)
+        print("commit", time.time(), step, life, dist.get_world_size(), 0, dist.get_rank(), file=log)
         if step % 10 == 0 and dist.get_rank() == 0:
             state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
             torch.save(state, folder / "fresh.pt")
             (folder / "fresh.pt").replace(kept)
     os._exit(0)
+
+
+class Commit(NamedTuple):
+    at: float
+    step: int
+    generation: int
+    size: int
+    bits: int
+    rank: int
+    pid: int
 
 
 class Job:
@@ -128,28 +174,42 @@ class Job:
             command, env=environ, stdout=self._output, stderr=subprocess.STDOUT, start_new_session=True
         )
 
-    def lines(self) -> list[tuple[float, int, int, int, int, int]]:
-        """Return time, step, generation, size, checksum and pid of every commit, in the order of time."""
-        seen = []
+        self._read: dict[Path, int] = {}
+        self.commits: list[Commit] = []
+        self.shards: dict[tuple[int, int], list[int]] = {}
+        self.uses: list[float] = []
+
+    def look(self) -> list[Commit]:
+        """Read what workers have written since the last look; return all commits."""
         for path in self.folder.glob("log-*"):
-            for text in path.read_text().splitlines():
-                words = text.split()
-                if len(words) == 5:
-                    at, *numbers = words
-                    seen.append((float(at), *map(int, numbers), int(path.name[4:])))
-        return sorted(seen)
+            if (at := self._read.get(path, 0)) == path.stat().st_size:
+                continue
+            with path.open("rb") as stream:
+                stream.seek(at)
+                whole, newline, _ = stream.read().rpartition(b"\n")  # the last line of a killed process may be torn
+            self._read[path] = at + len(whole) + len(newline)
+            for kind, *words in map(str.split, whole.decode().splitlines()):
+                if kind == "commit":
+                    time_, *numbers = words
+                    self.commits.append(Commit(float(time_), *map(int, numbers), int(path.name[4:])))
+                elif kind == "shard":
+                    step, generation, *ids = map(int, words)
+                    self.shards.setdefault((step, generation), []).extend(ids)
+                else:
+                    self.uses.append(float(words[1]))
+        return self.commits
 
     def whole(self, after: float) -> list[int]:
-        """Wait until a group of all workers commits; return the pids of its workers."""
+        """Wait until a group of all workers commits; return the pids of its workers by rank."""
         limit = time.time() + LIMIT
         while time.time() < limit:
             if self.process.poll() is not None:
                 raise SystemExit(f"the job has ended: {(self.folder / 'output').read_text()[-2000:]}")
-            lines = [line for line in self.lines() if line[0] > after]
-            last = max((line[2] for line in lines), default=-1)
-            pids = {line[5] for line in lines if line[2] == last and line[3] == WORKERS}
-            if len(pids) == WORKERS:
-                return sorted(pids)
+            recent = [line for line in self.look()[-50 * WORKERS :] if line.at > after]
+            last = max((line.generation for line in recent), default=-1)
+            ranks = {line.rank: line.pid for line in recent if line.generation == last and line.size == WORKERS}
+            if len(ranks) == WORKERS:
+                return [ranks[rank] for rank in range(WORKERS)]
             time.sleep(0.02)
         raise SystemExit(f"not all workers are back after {LIMIT:.0f} s")
 
@@ -163,21 +223,20 @@ class Job:
         self._output.close()
 
 
-def strike(job: Job, pids: list[int], point: str, dice: random.Random) -> tuple[float, int]:
-    """Kill one of the workers; return when, and its pid."""
-    victim = dice.choice(pids)
+def strike(job: Job, victim: int, point: str, dice: random.Random) -> float:
+    """Kill a worker; return when."""
     handle = os.pidfd_open(victim)
     try:
         if not point:
             time.sleep(dice.uniform(0.0, 0.06))
             at = time.time()
             os.kill(victim, signal.SIGKILL)
-            return at, victim
+            return at
         fresh = job.folder / f".fault-{victim}"
-        fresh.write_text(f"{point}:1:9")
+        fresh.write_text(f"{point}:{dice.randint(1, CHUNKS) if point == 'after a chunk' else 1}:9")
         fresh.replace(job.folder / f"fault-{victim}")
         select.select([handle], [], [], LIMIT)
-        return time.time(), victim
+        return time.time()
     finally:
         os.close(handle)
 
@@ -187,36 +246,41 @@ def wait_next(job: Job, at: float, before: tuple[int, int], *, by_step: bool) ->
     generation, step = before
     limit = time.time() + LIMIT
     while time.time() < limit:
-        new = [line for line in job.lines() if line[0] > at and (line[1] > step if by_step else line[2] > generation)]
+        recent = job.look()[-50 * WORKERS :]
+        new = [
+            line for line in recent if line.at > at and (line.step > step if by_step else line.generation > generation)
+        ]
         if new:
             time.sleep(0.3)  # the others write their line, too
             first = min(new)
-            return first[0], {line[5] for line in job.lines() if line[1:3] == first[1:3]}
+            return first.at, {line.pid for line in job.look() if line[1:3] == first[1:3]}
         time.sleep(0.005)
     raise SystemExit("no commit after a kill")
 
 
-def kills(job: Job, points: list[str], seed: int, *, by_step: bool, most: float) -> list[dict[str, Any]]:
-    """Kill a worker for every point of the list, "" being any moment; a kill on a busy machine is repeated once."""
-    dice, rows, after, left = random.Random(seed), [], 0.0, list(points)
+Kill = tuple[str, int]  # a point ("" being any moment) and a rank
+
+
+def kills(job: Job, wanted: list[Kill], seed: int, *, by_step: bool, most: float) -> list[dict[str, Any]]:
+    """Kill a worker for every entry of the list; a kill on a busy machine is repeated once."""
+    dice, rows, after, left = random.Random(seed), [], 0.0, [(kill, 1) for kill in wanted]
     while left:
-        point = left.pop(0)
+        (point, rank), tries = left.pop(0)
         pids = job.whole(after)
         time.sleep(dice.uniform(0.3, 0.8))
-        lines = job.lines()
         cpu, ours, clock = CoreSeconds.now(), _spent(job), time.time()
-        at, victim = strike(job, pids, point, dice)
-        earlier = [line for line in lines if line[0] <= at] + [line for line in job.lines() if line[0] <= at]
-        before = max(line[2] for line in earlier), max(line[1] for line in earlier)
+        at = strike(job, pids[rank], point, dice)
+        earlier = [line for line in job.look() if line.at <= at]
+        before = max(line.generation for line in earlier), max(line.step for line in earlier)
         then, by = wait_next(job, at, before, by_step=by_step)
         spent, now = _spent(job), CoreSeconds.now()
         total = 0.0 if cpu is None or now is None else now.busy - cpu.busy
         busy = max(0.0, total - max(0.0, spent - ours)) / ((time.time() - clock) * (os.cpu_count() or 1))
-        survivors = set(pids) - {victim}
+        survivors = set(pids) - {pids[rank]}
         rows.append({"point": point or "any", "seconds": round(then - at, 4), "others": round(busy, 3),
-                     "survivors": by_step or survivors <= by, "rank": pids.index(victim)})  # fmt: skip
-        if busy > most and len(points) > len(rows) - len(points):
-            left.append(point)
+                     "survivors": by_step or survivors <= by, "rank": rank})  # fmt: skip
+        if busy > most and tries < 2:
+            left.append(((point, rank), tries + 1))
         after = then
     return rows
 
@@ -238,38 +302,72 @@ def _spent(job: Job) -> float:
     return total
 
 
-def ledger(lines: list[tuple[float, int, int, int, int, int]]) -> dict[str, bool]:
-    """Judge commits: every step once, in one generation; all members with the same bits."""
+def oracles(job: Job) -> dict[str, bool]:
+    """Judge a job: every step once, in one generation; every sample once per epoch; all members with the same bits."""
     groups: dict[int, set[int]] = {}
     bits: dict[int, set[int]] = {}
-    for _, step, generation, _, check, _ in lines:
-        groups.setdefault(step, set()).add(generation)
-        bits.setdefault(step, set()).add(check)
+    for line in job.commits:
+        groups.setdefault(line.step, set()).add(line.generation)
+        bits.setdefault(line.step, set()).add(line.bits)
+    per_epoch = SAMPLES // (WORKERS * BATCH)
     last = max(groups) - 1  # the last step may be torn by the end of the job
     once = all(len(groups.get(step, ())) == 1 for step in range(1, last))
-    return {"every step once": once, "same bits": all(len(values) == 1 for values in bits.values())}
+    samples = once
+    for first in range(1, last - per_epoch + 1, per_epoch):
+        epoch = [ids for step in range(first, first + per_epoch) for ids in job.shards[step, min(groups[step])]]
+        samples = samples and sorted(epoch) == list(range(SAMPLES))
+    counted = bool(job.uses) and not any(job.uses)
+    return {"every step once": once, "every sample once per epoch": samples, "counts of all epochs": counted,
+            "same bits": all(len(values) == 1 for values in bits.values())}  # fmt: skip
 
 
-def measure(way: str, points: list[str], seed: int, most: float) -> dict[str, Any]:
-    folder = Path(tempfile.mkdtemp(prefix="paceline-recovery-"))
+def command_of(way: str, folder: Path, workers: int, batch: int, pause: float, last: int) -> list[str]:
     script = [str(Path(__file__).resolve())]
     if way == "torchrun":
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={WORKERS}"]
-        command += ["--max-restarts=1000", *script, "as-torchrun", str(folder)]
-    else:
-        command = [sys.executable, "-m", "paceline", "run", "-np", str(WORKERS), "--membership", way]
-        command += ["--restart", "always", "--", sys.executable, *script, "as-member", str(folder), way]
-    job = Job(command, folder)
+        return [*command, "--max-restarts=1000", *script, "as-torchrun", str(folder)]
+    command = [sys.executable, "-m", "paceline", "run", "-np", str(workers), "--membership", way, "--restart", "always"]
+    command += ["--runs", str(folder / "runs"), "--", sys.executable]
+    return [*command, *script, "as-member", str(folder), way, str(batch), str(pause), str(last)]
+
+
+def measure(way: str, wanted: list[Kill], seed: int, most: float) -> dict[str, Any]:
+    folder = Path(tempfile.mkdtemp(prefix="paceline-recovery-"))
+    job = Job(command_of(way, folder, WORKERS, BATCH, 0.008, 10**8), folder)
     try:
-        rows = kills(job, points, seed, by_step=way == "torchrun", most=most)
-        lines = job.lines()
+        rows = kills(job, wanted, seed, by_step=way == "torchrun", most=most)
     finally:
         job.close()
-    redone = len({(line[1], line[2]) for line in lines}) - len({line[1] for line in lines})
-    found = {"way": way, "kills": rows, "steps": max(line[1] for line in lines), "redone": redone}
-    found |= {} if way == "torchrun" else ledger(lines)
+    lines = job.look()
+    redone = len({(line.step, line.generation) for line in lines}) - len({line.step for line in lines})
+    found = {"way": way, "kills": rows, "steps": max(line.step for line in lines), "redone": redone}
+    found |= {} if way == "torchrun" else {"oracles": oracles(job), "bits": {x.step: x.bits for x in lines}}
     shutil.rmtree(folder)
     return found
+
+
+def verify(path: Path) -> bool:
+    """Train as far with one worker that nobody disturbs; compare the bits after every step."""
+    right, results = True, json.loads(path.read_text())
+    for found in results:
+        if "deterministic" not in found["way"]:
+            continue
+        per_epoch = SAMPLES // (WORKERS * BATCH)
+        folder = Path(tempfile.mkdtemp(prefix="paceline-recovery-"))
+        last = -(-max(map(int, found["bits"])) // per_epoch) * per_epoch
+        job = Job(command_of(found["way"], folder, 1, WORKERS * BATCH, 0.0, last), folder)
+        try:
+            job.process.wait()
+        finally:
+            job.close()
+        bits = {line.step: line.bits for line in job.look()}
+        shutil.rmtree(folder)
+        equal = sum(bits.get(int(step)) == seen for step, seen in found["bits"].items())
+        found["same as undisturbed"] = [equal, len(found["bits"])]
+        print(f"{found['way']}: bits of one undisturbed worker after {equal:,} of {len(found['bits']):,} steps")
+        right = right and equal == len(found["bits"])
+    path.write_text(json.dumps(results, indent=1) + "\n")
+    return right
 
 
 def row_of(found: dict[str, Any], point: str, most: float) -> list[str]:
@@ -277,6 +375,49 @@ def row_of(found: dict[str, Any], point: str, most: float) -> list[str]:
     seconds = [kill["seconds"] for kill in chosen]
     cells = [f"{percentile(seconds, share):.3f}" for share in (0.5, 0.95, 1.0)] if seconds else ["", "", ""]
     return [found["way"], point, str(len(seconds)), *cells]
+
+
+BEGIN, END = "<!-- recovery: from docs/records/chaos/ -->", "<!-- recovery: end -->"
+
+
+def lines_of(results: list[dict[str, Any]], most: float = BUSY) -> list[str]:
+    """Return a table in Markdown of kills on a quiet machine, and what the oracles say."""
+    lines = ["| membership | killed | kills | p50 | p95 | longest |", "|---|---|---|---|---|---|"]
+    for found in results:
+        for point in ("all", "any", *STEP_POINTS):
+            way, _, *cells = row_of(found, point, most)
+            where = {"all": "**anywhere**", "any": "at any moment"}.get(point, point)
+            lines.append(f"| `{way}` | {where} | {' | '.join(cells)} |")
+    right = all(all(found["oracles"].values()) for found in results)
+    left = sum(kill["others"] > most for found in results for kill in found["kills"])
+    same = [found["same as undisturbed"] for found in results if "same as undisturbed" in found]
+    steps = sum(found["steps"] for found in results)
+    said = f"{steps:,} steps; the ledger, the counts and the bits of all members are {'right' if right else 'WRONG'}."
+    lines += [
+        "",
+        said,
+        f"{left} kills met a machine that others used by more than {100 * most:.0f} %; they are left out.",
+    ]
+    if same:
+        lines.append(
+            f"After all {same[0][1]:,} deterministic steps {same[0][0]:,} times the bits of an undisturbed worker."
+        )
+    return lines
+
+
+def write_page(page: Path, files: list[Path]) -> None:
+    """Replace what stands between the marks of a page."""
+    before, _, rest = page.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    results = [found for path in files for found in json.loads(path.read_text())]
+    page.write_text(before + "\n".join([BEGIN, "", *lines_of(results), "", END]) + after)
+
+
+def keep(path: Path, found: list[dict[str, Any]]) -> None:
+    """Write a file for docs/records: without the bits of every step, which --verify has looked at."""
+    path.write_text(
+        json.dumps([{name: value for name, value in one.items() if name != "bits"} for one in found]) + "\n"
+    )
 
 
 def main() -> None:
@@ -290,31 +431,46 @@ def main() -> None:
         "--others", type=float, default=BUSY, help="share of the machine above which a kill is repeated"
     )
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--verify", type=Path, help="compare the bits of this file with those of one worker")
+    parser.add_argument("--page", type=Path, help="write a table of the files of --from into this page")
+    parser.add_argument("--keep", type=Path, help="write the files of --from into this one, without bits")
+    parser.add_argument("--from", dest="files", type=Path, action="append")
     chosen = parser.parse_args()
-    places = ["", *POINTS]
-    points = [places[k % len(places)] for k in range(chosen.kills)]
+    if chosen.page:
+        write_page(chosen.page, chosen.files or [])
+        return
+    if chosen.keep:
+        keep(chosen.keep, [found for path in chosen.files or [] for found in json.loads(path.read_text())])
+        return
+    if chosen.verify:
+        sys.exit(0 if verify(chosen.verify) else 1)
+    places = [(point, rank) for rank in range(WORKERS) for point in ("", *STEP_POINTS)]
+    wanted = [places[k % len(places)] for k in range(chosen.kills)]
     results = []
-    if points:
+    if wanted:
         way = "elastic(deterministic=true)" if chosen.deterministic else "elastic"
-        results.append(measure(way, points, chosen.seed, chosen.others))
+        results.append(measure(way, wanted, chosen.seed, chosen.others))
     if chosen.torchrun:
-        results.append(measure("torchrun", [""] * chosen.torchrun, chosen.seed, chosen.others))
+        dice = random.Random(chosen.seed)
+        wanted = [("", dice.randrange(WORKERS)) for _ in range(chosen.torchrun)]
+        results.append(measure("torchrun", wanted, chosen.seed, chosen.others))
     if chosen.json:
         chosen.json.write_text(json.dumps(results, indent=1) + "\n")
-    rows = [row_of(found, point, chosen.others) for found in results for point in ("all", "any", *POINTS)
+    rows = [row_of(found, point, chosen.others) for found in results for point in ("all", "any", *STEP_POINTS)
             if any(point in ("all", kill["point"]) for kill in found["kills"])]  # fmt: skip
     show(("under", "killed at", "kills", "p50", "p95", "max"), rows)
     for found in results:
         busy = [kill for kill in found["kills"] if kill["others"] > BUSY]
         print(f"{found['way']}: {len(busy)} kills on a busy machine: {[kill['seconds'] for kill in busy]}")
         print(f"  steps {found['steps']}, made again {found['redone']}; " + ", ".join(
-            f"{name}: {found[name]}" for name in ("every step once", "same bits") if name in found))  # fmt: skip
+            f"{name}: {right}" for name, right in found.get("oracles", {}).items()))  # fmt: skip
         print(f"  survivors kept their processes: {all(kill['survivors'] for kill in found['kills'])}")
+    sys.exit(0 if all(all(found.get("oracles", {}).values()) for found in results) else 1)
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["as-member"]:
-        as_member(Path(sys.argv[2]), sys.argv[3])
+        as_member(Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]), float(sys.argv[5]), int(sys.argv[6]))
     elif sys.argv[1:2] == ["as-torchrun"]:
         as_torchrun(Path(sys.argv[2]))
     else:

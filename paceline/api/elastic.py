@@ -160,7 +160,8 @@ class ElasticWorker(Worker):
             chosen = ids.tolist() or order.ids(epoch, step)[:1].tolist()
             pace.sow(shard)
             self.dealt = (self.dealt[0] + 1, self.dealt[1] + len(ids))
-            batch = self.device.place(fetch(chosen))
+            with pace.fetching():
+                batch = self.device.place(fetch(chosen))
             pace.laps.lap("data")
             yield batch
         self._finished = True

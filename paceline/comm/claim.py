@@ -96,6 +96,12 @@ def _ancestors(here: str) -> Iterator[Process]:
         pid = int(words[1])
 
 
+def is_stopped(pid: int) -> bool:
+    """Return whether a signal has stopped a process of this host, so that it cannot go on by itself."""
+    words = _status(pid)
+    return bool(words) and words[0] in "Tt"
+
+
 def start_time(pid: int) -> str:
     """Return when a process started, in ticks since boot, or "" if it has ended."""
     words = _status(pid)

@@ -25,6 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from paceline.comm.faults import fault
 from paceline.comm.peers import Peers
 from paceline.comm.shm.memory import host_identity
 from paceline.elastic.door import Link, open_door, tune
@@ -374,6 +375,7 @@ class Coordinator:
             self.recoveries.formed(group.generation, counts=group.steps > before, now=self._clock())
             links = {member: self._links.get(member) for member in group.members}
             self.journal.begin(group, {member: link.pid for member, link in links.items() if link and link.pid})
+            fault("after the entry")
             self._asked = self._dealing = False
             about = {"members": list(group.members), "lengths": list(group.lengths), "steps": group.steps}
             self._note(what="generation", generation=group.generation, **about)

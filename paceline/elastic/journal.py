@@ -1,7 +1,9 @@
 """The journal of the coordinator: an SQLite file with everything that must survive kill -9.
 
 A generation or rollback is on disk before any member is notified (synchronous=FULL in WAL mode). The watermark of
-committed steps and incidents are written without waiting for the disk, because members report the watermark again.
+committed steps and incidents are written without waiting for the disk, because members report the watermark again. That
+is synchronous=NORMAL: the log is still flushed before its pages are copied into the database and it begins anew.
+Without that, the machine's end could take generations with it that were answered.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from paceline.comm.faults import fault
 from paceline.elastic.protocol import Group
 from paceline.errors import NoRoom, WrongCommand
 
@@ -84,6 +87,7 @@ class Journal:
             rollback = (self._clock(), group.generation, steps, group.steps)
             self._file.execute("insert into rollback values (?, ?, ?, ?)", rollback)
         self._mark(group.generation, group.steps)
+        fault("within the entry")
         for member, pid in (processes or {}).items():
             self._file.execute("insert or replace into process values (?, ?, ?)", (member, pid, birth_of(pid)))
         self._file.execute("commit")
@@ -103,7 +107,7 @@ class Journal:
     def mark(self, generation: int, steps: int) -> None:
         """Write the watermark; it may be lost with the machine."""
         with self._damage_named():
-            self._file.execute("pragma synchronous=off")
+            self._file.execute("pragma synchronous=normal")
             self._mark(generation, steps)
 
     def _mark(self, generation: int, steps: int) -> None:
@@ -111,7 +115,7 @@ class Journal:
 
     def note(self, incident: dict[str, Any]) -> int:
         """Write an incident; return its number."""
-        self._file.execute("pragma synchronous=off")
+        self._file.execute("pragma synchronous=normal")
         row = self._file.execute("insert into incident values (?, ?)", (self._clock(), json.dumps(incident)))
         return int(row.lastrowid or 0)
 
@@ -121,7 +125,7 @@ class Journal:
 
     def progress(self, row: Row) -> None:
         """Write how far training is; it may be lost with the machine."""
-        self._file.execute("pragma synchronous=off")
+        self._file.execute("pragma synchronous=normal")
         values = (row.at, row.generation, row.steps, row.members, json.dumps(row.parts))
         self._file.execute("insert into progress values (?, ?, ?, ?, ?)", values)
 

@@ -8,25 +8,28 @@ leave    raise the fence, check again whether the step may count, report, and le
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from paceline.comm.faults import fault
 from paceline.elastic.client import Client
 from paceline.elastic.contact import Contact
 from paceline.elastic.protocol import COMMIT, LEAVE, SKIP, Group, ready_of, verdict_of
 from paceline.elastic.tasks import at_border, ranges_of, shares_of
-from paceline.elastic.transports import BROKEN, ShmTransport, Signs, Transport
+from paceline.elastic.transports import BROKEN, DATA, LONG, STEP, ShmTransport, Signs, Transport
 from paceline.errors import PacelineError, PeerLost
 from paceline.types import View
 
 OK, CHANGE, PARTING = 1, 2, 4  # bits of a vote: the result is finite; the group changes; this member leaves
+PRINT = 8  # the bit from which on a vote has the fingerprint of the member's state, now and then
 LEAST_SILENCE = 2.0  # seconds without progress after which a member may be evicted
 FIRST_SILENCE = 60.0  # the same limit before enough steps were timed
+DATA_SILENCE = 60.0  # the same limit while a member waits for its data
 SEEN = 5  # commits after which the time of a step is known
 PATIENCE = 600.0  # seconds that a member waits for a coordinator
 GRACE = 1.0  # seconds in which a peer whose connection ended reports to the coordinator, if it lives
@@ -59,7 +62,9 @@ class ElasticPresence:
         self.taken = 0  # shards that this member has computed of the step under way
         self._doubts: set[str] = set()  # members whose connection ended: dead, or alive and about to report
         self._beats: dict[int, tuple[int, float]] = {}
-        self._commits: list[float] = []
+        self._commits = 0
+        self._since: float | None = None  # the last commit in this generation
+        self._durations: list[float] = []  # of the last steps, without those in which the group changed
 
     @property
     def comm(self) -> Any:
@@ -123,10 +128,11 @@ class ElasticPresence:
         group = self.client.group
         assert group is not None
         self.group, self._suspects, self._doubts, self._beats = group, set(), set(), {}
-        self._silence = 0.0
+        self._silence, self._since = 0.0, None
         self._votes, self._work, self._voted = None, None, False
+        fault("while entering")
         try:
-            self._comm, self._signs = self._transport.enter(self.client, self._watch)
+            self._comm, self._signs = self._transport.enter(self.client, self._watch, self.silence)
         except PeerLost as problem:
             mine = group.members.index(self.member)
             if not self.client.lost and problem.rank is not None and problem.rank != mine:
@@ -160,14 +166,18 @@ class ElasticPresence:
         if signs.fenced():
             raise PeerLost("the group has ended")
         self._check_lost()
-        now, limit, quiet = time.monotonic(), self.silence, []
+        now, quiet, silent = time.monotonic(), [], []
         for rank in late:
-            seen = signs.beats(rank)
-            if self._beats.get(rank, (None, now))[0] != seen or signs.away(rank):
+            seen, phase = signs.beats(rank), signs.phase(rank)
+            if self._beats.get(rank, (None, now))[0] != seen or phase == LONG:
                 self._beats[rank] = (seen, now)
-            elif now - self._beats[rank][1] > 0.75 * limit:
+            silence, limit = now - self._beats[rank][1], self.silence
+            if phase == DATA and silence > 0.75 * limit and not signs.stopped(rank):
+                limit = max(limit, DATA_SILENCE)
+            if silence > 0.75 * limit:
                 quiet.append(rank)
-        silent = [rank for rank in quiet if now - self._beats[rank][1] > limit]
+            if silence > limit:
+                silent.append(rank)
         if silent:
             assert self.group is not None
             self._suspects |= {self.group.members[rank] for rank in quiet}  # a cut link silences several at once
@@ -181,20 +191,27 @@ class ElasticPresence:
             self._signs.beat()
 
     @contextlib.contextmanager
-    def away(self) -> Iterator[None]:
-        """Prevent eviction for silence inside the with-block. The death of this member is still noticed."""
+    def away(self, phase: int = LONG) -> Iterator[None]:
+        """Prevent eviction for silence inside the with-block. The death of this member is still noticed.
+
+        Whoever waits for its data (DATA) has DATA_SILENCE seconds."""
         signs = self._signs if self._inside else None
         if signs is not None:
-            signs.declare(True)
+            signs.declare(phase)
         try:
             yield
         finally:
             if signs is not None:
-                signs.declare(False)
+                signs.declare(STEP)
+
+    def fetching(self) -> contextlib.AbstractContextManager[None]:
+        """Declare that this member waits for its data inside the with-block."""
+        return self.away(DATA)
 
     def note(self, what: str) -> None:
         """Ask the coordinator to record an incident of this member in the journal of the job."""
-        self.client.say({"kind": "incident", "what": what, "member": self.member})
+        incident = {"kind": "incident", "what": what, "member": self.member}
+        self.client.say(incident if self.group is None else {**incident, "generation": self.group.generation})
 
     @property
     def first(self) -> bool:
@@ -205,21 +222,24 @@ class ElasticPresence:
     @property
     def silence(self) -> float:
         """Seconds without progress after which a member that others wait for is evicted."""
-        if len(self._commits) < SEEN:
+        if self._commits < SEEN or not self._durations:
             return FIRST_SILENCE
-        steps = sorted(later - first for first, later in pairwise(self._commits))
-        return max(LEAST_SILENCE, 3 * steps[min(len(steps) - 1, int(0.99 * len(steps)))])
+        steps = sorted(self._durations)
+        return max(LEAST_SILENCE, 3 * steps[math.ceil(0.99 * len(steps)) - 1])
 
     # a step -------------------------------------------------------------------------------------
 
-    def vote(self, ok: bool) -> str:
-        """Vote on the step: announce to all members that the result has arrived. Return COMMIT, SKIP or LEAVE."""
+    def vote(self, ok: bool, fingerprint: int = 0) -> str:
+        """Vote on the step: announce to all members that the result has arrived. Return COMMIT, SKIP or LEAVE.
+
+        `fingerprint` has 32 bits that stand for the state before this step; 0 in steps in which nobody compares it.
+        """
         import torch
 
         comm = self.comm
         self.client.poll()
         change = self.client.change or at_border(self.committed + 1, self.client.border)
-        mine = torch.tensor([OK * ok + CHANGE * change + PARTING * self.parting])
+        mine = torch.tensor([OK * ok + CHANGE * change + PARTING * self.parting + (fingerprint << PRINT)])
         self._votes = torch.zeros(comm.size, dtype=torch.int64)
         self._voted = ok  # this member has the whole result
         self._work = comm.all_gather(mine, self._votes, f"the votes on step {self.committed}")
@@ -239,18 +259,38 @@ class ElasticPresence:
         counts = verdict == COMMIT
         if counts:
             self.count(parts)
-        changes = any(vote & (CHANGE | PARTING) for vote in self._votes.tolist())
+        votes = self._votes.tolist()
+        changes = any(vote & (CHANGE | PARTING) for vote in votes)
+        changes = self._differ() or changes
         self._votes, self._work, self._voted = None, None, False
         return changes
+
+    def _differ(self) -> bool:
+        """Return whether members have different states. Those that most others do not agree with come back as new."""
+        prints = [vote >> PRINT for vote in self._votes.tolist()]
+        if len(set(prints)) == 1:
+            return False
+        most = max(prints, key=prints.count)
+        for rank, seen in enumerate(prints):
+            if seen != most and rank == self.comm.rank:
+                self.holds = False
+                self.note("differs")
+                self._say("this worker has other bits than most; it takes the state of another one")
+        return True
 
     def count(self, parts: Mapping[str, float] | None = None) -> None:
         """Count a step that was applied. `parts` are the seconds that this member has spent since the last one."""
         self.committed, self.taken = self.committed + 1, 0
-        self._commits = [*self._commits[-99:], time.monotonic()]
+        self._time_step(time.monotonic())
         assert self.group is not None
         seconds = {name: round(value, 6) for name, value in (parts or {}).items()}
         message = {"kind": "steps", "generation": self.group.generation, "steps": self.committed, "parts": seconds}
         self.client.say(message)
+
+    def _time_step(self, now: float) -> None:
+        if self._since is not None:
+            self._durations = [*self._durations[-99:], now - self._since]
+        self._commits, self._since = self._commits + 1, now
 
     def suspect(self, problem: PeerLost) -> None:
         """Remember the member that a failed wait was for.
@@ -275,7 +315,11 @@ class ElasticPresence:
         assert self.group is not None
         self._inside = False
         self._transport.fence(self._comm, orderly=orderly)
-        ready = ready_of(self._transport.rule, voted=self._voted, all_voted=self._all_voted())
+        fault("while leaving")
+        all_voted = self._all_voted()
+        ready = ready_of(self._transport.rule, voted=self._voted, all_voted=all_voted)
+        if all_voted:  # others that saw it have ended the group before this member looked
+            self._differ()
         self._work, self._voted = None, False
         for rank, name in enumerate(self.group.members):
             if self._signs.why_lost(rank) == "died":

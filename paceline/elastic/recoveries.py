@@ -18,12 +18,13 @@ from typing import Any
 
 from paceline.elastic.journal import Journal
 
-ENDING = ("died", "cut off", "left", "silent")  # incidents that end a generation
+ENDING = ("died", "cut off", "left", "silent", "differs")  # incidents that end a generation
 HOW = {
     "died": "its connection and its process ended",
     "cut off": "its connection ended",
     "left": "it said so with its vote",
     "silent": "members waited for it and saw no progress",
+    "differs": "the checksum of its state was not that of most members",
 }
 
 

@@ -25,10 +25,10 @@ from paceline.elastic.contact import Contact
 from paceline.errors import PeerLost, WrongCommand
 from paceline.menu.grammar import parse
 
-ENTERING = 30.0  # seconds in which all members of a generation must meet
-CONNECTING = 5.0  # the same for one connection between two hosts
+CONNECTING = 5.0  # seconds in which a member must accept the connections of a generation
 LONGEST = 600.0  # seconds of one wait at most; silence is noticed long before
 BEAT = 0.1  # seconds between two signs of progress over a socket
+STEP, LONG, DATA = 0, 1, 2  # phases: at work on a step; something long, such as a checkpoint; waiting for its data
 BROKEN = "broken"  # the connection has ended: the peer is dead, or has left and says so to the coordinator
 
 
@@ -38,12 +38,15 @@ class Signs(Protocol):
     def beat(self) -> None:
         """Show the others that this member makes progress."""
 
-    def declare(self, away: bool) -> None:
-        """Show the others that this member does something that takes long, or that it is back."""
+    def declare(self, phase: int) -> None:
+        """Show the others what this member does now: STEP, LONG or DATA."""
 
     def beats(self, rank: int) -> int: ...
 
-    def away(self, rank: int) -> bool: ...
+    def phase(self, rank: int) -> int: ...
+
+    def stopped(self, rank: int) -> bool:
+        """Return whether a signal has stopped the process of a member, as far as it can be seen from here."""
 
     def fenced(self) -> bool:
         """Return whether the generation has ended."""
@@ -65,8 +68,10 @@ class Transport(Protocol):
     def about(self) -> Mapping[str, Any]:
         """Return the facts about this member that the coordinator passes on to the other members."""
 
-    def enter(self, client: Client, watch: Watch) -> tuple[Any, Signs]:
-        """Make the comm of the client's group with all its members, and their signs. Raises PeerLost."""
+    def enter(self, client: Client, watch: Watch, silence: float) -> tuple[Any, Signs]:
+        """Make the comm of the client's group with all its members, and their signs. Raises PeerLost.
+
+        `silence` is how long a member that shows nothing is waited for."""
 
     def fence(self, comm: Any, *, orderly: bool) -> None:
         """End a generation for all its members. Pass `orderly` if all members know that it ends."""
@@ -77,18 +82,19 @@ class Transport(Protocol):
 class FolderMeeting:
     """A store in the job's folder. A wait in it ends when the coordinator has lost a member."""
 
-    def __init__(self, folder: Path, look: Callable[[], None]) -> None:
-        self._store, self._look = FolderStore(folder), look
+    def __init__(self, folder: Path, look: Callable[[], None], seconds: float) -> None:
+        self._store, self._look, self._seconds = FolderStore(folder), look, seconds
 
     def set(self, name: str, text: str) -> None:
         self._store.set(name, text)
 
     def get(self, name: str, seconds: float) -> str:
-        limit = time.monotonic() + min(seconds, ENTERING)
+        seconds = min(seconds, self._seconds)
+        limit = time.monotonic() + seconds
         while (text := self._store.look(name)) is None:
             self._look()
             if time.monotonic() > limit:
-                raise PeerLost(f"no member announced {name!r} within {ENTERING:.0f} s", rank=0)
+                raise PeerLost(f"no member announced {name!r} within {seconds:.0f} s", rank=0)
             time.sleep(0.001)
         return text
 
@@ -108,13 +114,13 @@ class ShmTransport:
     def about(self) -> Mapping[str, Any]:
         return {"rule": self.rule, "host": host_identity()}
 
-    def enter(self, client: Client, watch: Watch) -> tuple[Any, Signs]:
+    def enter(self, client: Client, watch: Watch, silence: float) -> tuple[Any, Signs]:
         group = client.group
         assert group is not None
         comm = ShmComm(
             group.members.index(client.member),
             len(group.members),
-            FolderMeeting(self._folder, lambda: watch(None, ())),
+            FolderMeeting(self._folder, lambda: watch(None, ()), silence),
             LONGEST,
             self._segments,
             f"workers-{group.generation}",
@@ -133,23 +139,26 @@ class TcpSigns:
     """Signs over the control connections of a mesh."""
 
     def __init__(self, comm: TcpGroup) -> None:
-        self._mesh, self._away, self._sent = comm.mesh, False, 0.0
+        self._mesh, self._phase, self._sent = comm.mesh, STEP, 0.0
 
     def beat(self) -> None:
         now = time.monotonic()
         if now - self._sent > BEAT:
             self._sent = now
-            self._mesh.beat(self._away)
+            self._mesh.beat(self._phase)
 
-    def declare(self, away: bool) -> None:
-        self._away = away
-        self._mesh.beat(away)
+    def declare(self, phase: int) -> None:
+        self._phase = phase
+        self._mesh.beat(phase)
 
     def beats(self, rank: int) -> int:
-        return int(self._mesh.beats.get(rank, (0, False))[0])
+        return int(self._mesh.beats.get(rank, (0, STEP))[0])
 
-    def away(self, rank: int) -> bool:
-        return bool(self._mesh.beats.get(rank, (0, False))[1])
+    def phase(self, rank: int) -> int:
+        return int(self._mesh.beats.get(rank, (0, STEP))[1])
+
+    def stopped(self, rank: int) -> bool:
+        return bool(self._mesh.stopped(rank))
 
     def fenced(self) -> bool:
         return self._mesh.problem is not None
@@ -176,7 +185,7 @@ class TcpTransport:
     def about(self) -> Mapping[str, Any]:
         return {"rule": self.rule, "host": host_identity(), "place": dict(self._listener.place)}
 
-    def enter(self, client: Client, watch: Watch) -> tuple[Any, Signs]:
+    def enter(self, client: Client, watch: Watch, silence: float) -> tuple[Any, Signs]:
         group = client.group
         assert group is not None
         places = [place for place in client.places if place]
@@ -195,7 +204,7 @@ class TcpTransport:
             places,
             group.generation,
             deadline=LONGEST,
-            entering=CONNECTING,
+            entering=min(CONNECTING, silence),
             watch=look,
         )
         signs = signs or [TcpSigns(comm)]

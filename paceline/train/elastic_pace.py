@@ -15,6 +15,7 @@ import contextlib
 import io
 import os
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -22,19 +23,20 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from paceline.comm.faults import fault
 from paceline.elastic.protocol import COMMIT, LEAVE
 from paceline.errors import PeerLost, WorkloadError, WrongCommand
 from paceline.files.snapshot import Snapshot
 from paceline.strategy.rules._withheld import Withholding
 from paceline.train.checks import check_known, trainable
-from paceline.train.faults import fault
-from paceline.train.ledger import ledger_of
+from paceline.train.ledger import ledger_of, tensors_of
 from paceline.train.metrics import MetricLog
 from paceline.train.pace import StepTimes
 from paceline.train.saving import load_alone, pointed_at, save_alone
 from paceline.train.shards import ShardExchange, ShardSum
 from paceline.train.takeover import Takeover
 
+COMPARED = 100  # steps between two comparisons of the members' states
 GOLDEN = 0x9E3779B97F4A7C15
 
 
@@ -269,7 +271,7 @@ class ElasticPace:
             self._exchange.sum(self._sum.rows, f"step {self.steps}")
             self.laps.lap("wire")
             fault("after the result")
-            verdict = self._presence.vote(True)
+            verdict = self._presence.vote(True, self._fingerprint())
             self.laps.lap("vote")
             fault("after the vote")
         except PeerLost as problem:
@@ -298,6 +300,15 @@ class ElasticPace:
         if self.on_step is not None:
             self.on_step()
         return commits
+
+    def _fingerprint(self) -> int:
+        """Return 32 bits that stand for the whole state, every COMPARED steps; in other steps 0."""
+        if self.steps % COMPARED or not self.steps:
+            return 0
+        total = 1
+        for tensor in tensors_of(self._state()):
+            total = zlib.crc32(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy(), total)
+        return total
 
     def _update(self, exchange: ShardExchange) -> None:
         """Run the optimizer on the sum of the exchange, and set the BatchNorm statistics."""
@@ -368,6 +379,10 @@ class ElasticPace:
     def phase(self) -> contextlib.AbstractContextManager[None]:
         """Let other members wait for this worker without a time limit inside the with-block, as in an evaluation."""
         return cast("contextlib.AbstractContextManager[None]", self._presence.away())
+
+    def fetching(self) -> contextlib.AbstractContextManager[None]:
+        """Let other members wait up to a minute inside the with-block, in which this worker waits for its data."""
+        return cast("contextlib.AbstractContextManager[None]", self._presence.fetching())
 
     def save(self, folder: str | Path, **extra: Any) -> bool:
         """Save a checkpoint after a committed step, with the values in `extra`. Return whether this worker wrote it.

@@ -40,17 +40,18 @@ class Ledger:
     def _digest(self) -> str:
         digest = hashlib.blake2b(digest_size=10)
         state = {"model": self._model.state_dict(), "optimizer": self._optimizer.state_dict()["state"]}
-        for tensor in _tensors(state):
+        for tensor in tensors_of(state):
             digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
+def tensors_of(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors in nested dictionaries, in the order of their keys."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, Mapping):
         for key in sorted(value, key=str):
-            yield from _tensors(value[key])
+            yield from tensors_of(value[key])
 
 
 def ledger_of(

@@ -12,15 +12,18 @@ the sums of these subtrees. Each part of the vector has an owner, which adds the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
+from paceline.comm.faults import fault
 from paceline.comm.transport import Comm
 from paceline.elastic.protocol import subtrees
 from paceline.types import Piece, spread
 
 BLOCK = 1 << 14  # elements
+CHUNKS = 4  # parts in which a vector is copied into memory that other members read
 
 
 class ShardSum:
@@ -90,11 +93,22 @@ class ShardExchange:
         """Exchange the rows of this member. Afterwards `total` returns the sum."""
         places = self._source.view(self._shape)
         for row, vector in enumerate(rows):
-            _spread_out(vector, places[:, row])
+            self._show(vector, places[:, row])
         if self._ring:
             self._comm.all_sum(self._source, self._result, key).wait()
             return
         self._comm.sum_by(self._source, self._result, self._pieces, self._comm.size, key, self._combine).wait()
+
+    def _show(self, vector: Tensor, places: Tensor) -> None:
+        """Copy a vector into the blocks of one row. The unused end of the last block is not written."""
+        whole = vector.numel() // self._block
+        blocks = vector[: whole * self._block].view(whole, self._block)
+        for start, stop in pairwise(spread(whole, CHUNKS)):
+            places[start:stop].copy_(blocks[start:stop])
+            if not self._comm.segment:  # the memory is shared; a comm that sends it passes this point itself
+                fault("after a chunk")
+        if whole * self._block < vector.numel():
+            places[whole, : vector.numel() - whole * self._block].copy_(vector[whole * self._block :])
 
     def _combine(self, out: Tensor, parts: Sequence[Tensor], start: int) -> None:
         views = [part.view(-1, self._rows, self._block) for part in parts]
@@ -104,6 +118,7 @@ class ShardExchange:
             for row, tree in enumerate(trees)
         ]
         out.view(-1, self._rows, self._block)[:, 0].copy_(tree_sum(rows))
+        fault("after the reduction")
 
     def total(self) -> Tensor:
         """Return a copy of the sum."""
@@ -112,12 +127,3 @@ class ShardExchange:
     def close(self) -> None:
         self._comm.release(self._source)
         self._comm.release(self._result)
-
-
-def _spread_out(vector: Tensor, places: Tensor) -> None:
-    """Copy a vector into the blocks of one row. The unused end of the last block is not written."""
-    block = places.shape[1]
-    whole = vector.numel() // block
-    places[:whole].copy_(vector[: whole * block].view(whole, block))
-    if whole * block < vector.numel():
-        places[whole, : vector.numel() - whole * block].copy_(vector[whole * block :])

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from paceline.comm.claim import is_stopped
 from paceline.comm.notes import LENGTH as NOTE
 from paceline.comm.notes import NOTES
 from paceline.comm.peers import Peers
@@ -32,7 +33,7 @@ from paceline.comm.shm.space import Branch, SharedSpace
 from paceline.errors import PeerLost
 
 LINE = 16  # words of 32 bits: one cache line
-AWAY = 1 << 31  # a bit of the beats: this rank has declared that it makes no progress for a while
+PHASE = 30  # the two highest bits of the beats: what this rank has declared (elastic/transports.py)
 PID, STATE, BEATS = 2, 3, 4  # words after posted and shared
 SPINS = 30  # reads of about 0.1 us each before going to sleep
 _RUNNING, _LEFT, _FAILED = 1, 2, 3
@@ -92,15 +93,20 @@ class FutexCounters:
     def beat(self) -> None:
         """Change this rank's heartbeat number, to show that it makes progress."""
         word = self._at(BEATS, self.rank)
-        self._words[word] = (self._words[word] & AWAY) | ((self._words[word] + 1) & (AWAY - 1))
+        seen = self._words[word]
+        self._words[word] = seen >> PHASE << PHASE | (seen + 1) & ((1 << PHASE) - 1)
 
-    def declare(self, away: bool) -> None:
-        """Tell the others that this rank does something that takes long, or that it is back."""
+    def declare(self, phase: int) -> None:
+        """Tell the others what this rank does now that may take long; 0 stands for a step."""
         word = self._at(BEATS, self.rank)
-        self._words[word] = (self._words[word] & (AWAY - 1)) | (AWAY * away)
+        self._words[word] = self._words[word] & ((1 << PHASE) - 1) | phase << PHASE
 
-    def away(self, rank: int) -> bool:
-        return bool(self._words[self._at(BEATS, rank)] & AWAY)
+    def phase(self, rank: int) -> int:
+        return int(self._words[self._at(BEATS, rank)] >> PHASE)
+
+    def stopped(self, rank: int) -> bool:
+        """Return whether a signal has stopped the process of a rank."""
+        return is_stopped(self.pid(rank))
 
     def beats(self, rank: int) -> int:
         """Return a rank's heartbeat number. It changes while the rank makes progress."""

@@ -7,7 +7,7 @@ Every pair has data lines and one control connection. Control messages never wai
     ASK     carries the sender's note of an operation, because the receiver seems to make a different call
     NOTE    the answer to ASK: the note of the same operation on the other rank
     WORD    carries a number of a Board
-    BEAT    this rank makes progress; the flag says that it has declared long work (elastic jobs)
+    BEAT    this rank makes progress; the flag is the phase that it has declared (elastic jobs)
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ class Mesh:
         self._failed: set[int] = set()
         self._causes: dict[int, int] = {}  # peers that left because they lost another peer -> that peer
         self.words: dict[int, deque[int]] = {}
-        self.beats: dict[int, tuple[int, bool]] = {}  # signs of progress of each peer, and whether it is away
+        self.beats: dict[
+            int, tuple[int, int]
+        ] = {}  # signs of progress of each peer, and the phase that it has declared
         self.posts: list[Mailbox] = []  # connections of windows
         station.meshes.append(self)
         control = station.connect(ident, CONTROL, members)
@@ -69,6 +71,10 @@ class Mesh:
 
     def name(self, peer: int) -> str:
         return self.station.name(self.members[peer])
+
+    def stopped(self, peer: int) -> bool:
+        """Return whether a peer is a process of this host that a signal has stopped."""
+        return self.station.stopped(self.members[peer])
 
     def count(self, peer: int, nbytes: int) -> None:
         self._counts[self.members[peer]] += nbytes
@@ -181,7 +187,7 @@ class Mesh:
             self._parted[peer] = self._number
             self.problem = self.problem or PeerLost(f"{self.name(peer)} gave up this generation", rank=peer)
         elif header.kind == BEAT:
-            self.beats[peer] = (self.beats.get(peer, (0, False))[0] + 1, bool(header.flag))
+            self.beats[peer] = (self.beats.get(peer, (0, 0))[0] + 1, header.flag)
         elif header.kind == WORD:
             self.words.setdefault(header.number, deque()).append(int.from_bytes(body, "big", signed=True))
         elif header.kind == ASK:
@@ -245,11 +251,11 @@ class Mesh:
                 self.post(peer, ABORT if reset else BYE, operation=self._number)
             self.close(reset=reset)
 
-    def beat(self, away: bool) -> None:
-        """Show all peers that this rank makes progress, or that it has declared long work."""
+    def beat(self, phase: int) -> None:
+        """Show all peers that this rank makes progress, and the phase that it has declared."""
         with self._pump.state:
             for peer in self._control:
-                self.post(peer, BEAT, flag=int(away))
+                self.post(peer, BEAT, flag=phase)
 
     def close(self, *, reset: bool = False) -> None:
         with self._pump.state:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from paceline.comm.faults import fault
 from paceline.comm.sums import sum_into
 from paceline.comm.tcp.program import Incoming, Outgoing, Program
 from paceline.comm.tcp.wire import Header
@@ -15,6 +16,9 @@ from paceline.comm.transport import Work
 
 if TYPE_CHECKING:
     from paceline.comm.tcp.mesh import Mesh
+
+RING = "all_sum"
+SUMS = (RING, "sum_by")  # verbs that carry gradients
 
 # combine(out, parts, start) writes the combination of the ranges that ranks sent; parts are by rank, in rank order
 Combine = Callable[[Tensor, Sequence[tuple[int, Tensor]], int], None]
@@ -120,6 +124,8 @@ class Operation:
         if self._own:
             parts.append((self._mesh.rank, (self.src if stage.before < 0 else self.dst)[at]))
         self._combine(self.dst[at], sorted(parts, key=lambda known: known[0]), message.start)
+        if self.verb == RING:
+            fault("after the reduction")
         self._complete(number, stage.receives)
 
     def _complete(self, number: int, count: int) -> None:
@@ -179,6 +185,8 @@ class Leg:
 
     def sent(self) -> None:
         self._sent += 1
+        if self._whole.verb in SUMS:
+            fault("after a chunk")
         self._whole.left(self.outgoing[self._sent - 1])
         if self._sent == len(self.outgoing):
             self._whole.leg_done()

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from paceline.comm.claim import is_stopped
 from paceline.comm.process import Home
 from paceline.comm.rendezvous import TextStore
 from paceline.comm.tcp.gate import Gate, enter, prepare
@@ -110,6 +111,12 @@ class Station:
             if time.monotonic() > limit or self.closed:
                 return done()
         return True
+
+    def stopped(self, rank: int) -> bool:
+        """Return whether a rank is a process of this host that a signal has stopped."""
+        place: Mapping[str, Any] = self._places[rank]
+        pid = str(place["pid"])
+        return place["host"] == self._places[self.rank]["host"] and pid.isdecimal() and is_stopped(int(pid))
 
     def name(self, rank: int) -> str:
         place: Mapping[str, Any] = self._places[rank]
