@@ -1,4 +1,4 @@
-"""Seconds from the death of one of four workers to the next commit, under paceline and under torchrun.
+"""Seconds from the death of one of four workers to the next commit, under paceline, torchrun and torchft.
 
 One model of 1 M parameters, steps of about 30 ms. A worker is killed with SIGKILL at random times, and at named points
 of its step (paceline only; the worker kills itself there). A kill is timed from SIGKILL, or from the end of the
@@ -6,7 +6,13 @@ process, to the first commit of a later generation (paceline), or to the first s
 which loads its last checkpoint, one per ten steps). The CPU time that others used meanwhile stands beside; kills with
 more than a quarter of the machine are shown, and repeated.
 
-    python benchmarks/recovery.py [--kills 64] [--deterministic] [--torchrun KILLS] [--seed 1] [--json FILE]
+torchft (pip install 'paceline[peers]') has a worker per replica group, a restart of dead workers at once, and its
+DistributedSampler, whose place every worker keeps after each batch, as its documentation recommends. It runs with its
+defaults, which may take a minute per kill, and with the shortest time-outs that survive on a busy machine (SHORT).
+A batch is lost if it was taken but never committed, and repeated if it was committed twice in an epoch.
+
+    python benchmarks/recovery.py [--kills 64] [--deterministic] [--torchrun KILLS] [--torchft KILLS]
+                                  [--torchft-defaults KILLS] [--seed 1] [--json FILE]
 """
 
 from __future__ import annotations
@@ -19,6 +25,7 @@ import random
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -36,6 +43,7 @@ WORKERS = 4
 POINTS = ("before send", "after the result", "after the vote", "after the update")
 LIMIT = 120.0  # seconds until a job has begun, or is whole again
 BUSY = 0.25  # of the machine
+PER_EPOCH = 4096 // 32 // WORKERS  # batches of a worker
 
 
 def make_model() -> Any:
@@ -115,6 +123,126 @@ def as_torchrun(folder: Path) -> None:
             torch.save(state, folder / "fresh.pt")
             (folder / "fresh.pt").replace(kept)
     os._exit(0)
+
+
+# Time-outs of torchft in seconds, and those of its coordinator in milliseconds.
+SHORT = {"timeout": 1.0, "quorum_timeout": 5.0, "connect_timeout": 1.0, "heartbeat_interval": 0.05}
+SHORT_LIGHTHOUSE = {"join_timeout_ms": 50, "quorum_tick_ms": 10, "heartbeat_timeout_ms": 500}
+
+
+def as_torchft(folder: Path, slot: int, lighthouse: str, *, short: bool) -> None:
+    """Train as a replica group of one worker until the driver ends it; write a line per commit and per batch."""
+    from datetime import timedelta
+
+    import torch
+    from torch.distributed import TCPStore
+
+    _keep_on_loopback()
+    from torchft import DistributedDataParallel, DistributedSampler, Manager, Optimizer, ProcessGroupGloo
+
+    torch.set_num_threads(1)
+    limits: dict[str, Any] = {name: timedelta(seconds=value) for name, value in SHORT.items()} if short else {}
+    group = ProcessGroupGloo(timeout=limits["timeout"]) if short else ProcessGroupGloo()
+    door = socket.create_server(("127.0.0.1", 0))
+    port = door.getsockname()[1]
+    group.store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=door.detach())
+    model, data = make_model(), make_data()
+    inner = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+
+    def load(state: Any) -> None:
+        model.load_state_dict(state["model"])
+        inner.load_state_dict(state["optimizer"])
+
+    def save() -> Any:
+        return {"model": model.state_dict(), "optimizer": inner.state_dict()}
+
+    where = {"store_addr": "127.0.0.1", "store_port": port, "hostname": "127.0.0.1", "rank": 0, "world_size": 1}
+    where |= {"lighthouse_addr": lighthouse, "replica_id": f"worker_{slot}"}
+    manager = Manager(group, load, save, min_replica_size=1, **where, **limits)
+    ddp, optimizer = DistributedDataParallel(manager, model), Optimizer(manager, inner)
+    sampler = DistributedSampler(data, slot, WORKERS, 0, 1, shuffle=True, seed=0)
+    kept, log = folder / f"place-{slot}", (folder / f"log-{os.getpid()}").open("a", buffering=1)
+    taken = (folder / f"batches-{slot}").open("a", buffering=1)
+    epoch, place = map(int, kept.read_text().split()) if kept.exists() else (0, 0)
+    while True:
+        sampler.set_epoch(epoch)
+        mine = list(sampler)
+        while place * 32 < len(mine):
+            if (folder / "stop").exists():
+                os._exit(0)
+            x, y = data[mine[32 * place : 32 * place + 32]]
+            # The place is kept before the step: a batch whose worker dies is not taken again, as with a loader ahead.
+            kept.write_text(f"{epoch} {place + 1}")
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(ddp(x), y).backward()
+            time.sleep(0.016)
+            before, counted = manager.current_step(), manager.is_participating()
+            optimizer.step()
+            done = manager.current_step() > before
+            print(epoch, place, int(done and counted), file=taken)
+            place += 1
+            if done:
+                bits = checksum(model) if manager.current_step() % 5 == 0 else 0
+                size, number = manager.num_participants(), manager._quorum_id
+                print(time.time(), manager.current_step(), number, size, bits, file=log)
+        epoch, place = epoch + 1, 0
+
+
+def _keep_on_loopback() -> None:
+    """Make the servers of torchft listen on 127.0.0.1. By default they listen on all interfaces."""
+    from http.server import ThreadingHTTPServer
+
+    socket.gethostname = lambda: "127.0.0.1"  # torchft announces its servers by this name
+    import torchft.checkpointing.http_transport as transport
+    import torchft.manager as manager
+
+    class Checkpoints(ThreadingHTTPServer):
+        request_queue_size = 1024
+
+        def __init__(self, address: tuple[str, int], handler: Any) -> None:
+            super().__init__(("127.0.0.1", address[1]), handler)
+
+    server = manager.ManagerServer
+    transport._IPv6HTTPServer = Checkpoints  # type: ignore[attr-defined,assignment,misc]
+    manager.ManagerServer = lambda **named: server(**{**named, "bind": "127.0.0.1:0"})  # type: ignore[assignment,misc]
+
+
+def launch_torchft(folder: Path, *, short: bool) -> None:
+    """Start the coordinator of torchft and its workers. Start a worker again when it has died."""
+    from torchft.coordination import LighthouseServer
+
+    lighthouse = LighthouseServer(bind="127.0.0.1:0", min_replicas=1, **(SHORT_LIGHTHOUSE if short else {}))
+    address = f"http://127.0.0.1:{lighthouse.address().rpartition(':')[2]}"
+    running: dict[int, subprocess.Popen[bytes]] = {}
+    try:
+        while not (folder / "stop").exists():
+            for slot in range(WORKERS):
+                if slot not in running or running[slot].poll() is not None:
+                    words = [str(Path(__file__).resolve()), "as-torchft", str(folder), str(slot)]
+                    words += [address, str(int(short))]
+                    running[slot] = subprocess.Popen([sys.executable, *words])
+            time.sleep(0.02)
+    finally:
+        for process in running.values():
+            process.kill()
+            process.wait()
+        lighthouse.shutdown()
+
+
+def batches_of(folder: Path) -> dict[str, int]:
+    """Count the batches under torchft that no committed step has used, and the second uses in an epoch."""
+    lost = repeated = 0
+    for path in folder.glob("batches-*"):
+        uses: dict[tuple[str, ...], int] = {}
+        for line in path.read_text().splitlines():
+            *batch, counts = line.split()
+            uses[tuple(batch)] = uses.get(tuple(batch), 0) + int(counts)
+        epochs = sorted({int(epoch) for epoch, _ in uses})
+        last = max(((int(epoch), int(place)) for epoch, place in uses), default=(0, -1))
+        passed = [(epoch, place) for epoch in epochs for place in range(PER_EPOCH) if (epoch, place) < last]
+        lost += sum(uses.get((str(epoch), str(place)), 0) == 0 for epoch, place in passed)
+        repeated += sum(max(0, count - 1) for count in uses.values())
+    return {"samples lost": 32 * lost, "samples repeated": 32 * repeated}
 
 
 class Job:
@@ -256,6 +384,8 @@ def measure(way: str, points: list[str], seed: int, most: float) -> dict[str, An
     if way == "torchrun":
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={WORKERS}"]
         command += ["--max-restarts=1000", *script, "as-torchrun", str(folder)]
+    elif way.startswith("torchft"):
+        command = [sys.executable, *script, way, str(folder)]
     else:
         command = [sys.executable, "-m", "paceline", "run", "-np", str(WORKERS), "--membership", way]
         command += ["--restart", "always", "--", sys.executable, *script, "as-member", str(folder), way]
@@ -265,11 +395,26 @@ def measure(way: str, points: list[str], seed: int, most: float) -> dict[str, An
         lines = job.lines()
     finally:
         job.close()
-    redone = len({(line[1], line[2]) for line in lines}) - len({line[1] for line in lines})
-    found = {"way": way, "kills": rows, "steps": max(line[1] for line in lines), "redone": redone}
+    found = {"way": way, "kills": rows, "steps": max(line[1] for line in lines), **losses(way, lines, folder)}
     found |= {} if way == "torchrun" else ledger(lines)
     shutil.rmtree(folder)
     return found
+
+
+def losses(way: str, lines: list[tuple[float, int, int, int, int, int]], folder: Path) -> dict[str, int]:
+    """Count the steps that were made again, and the samples that were lost or repeated in the final history.
+
+    torchrun makes the steps after its last checkpoint again, from weights that have not seen them. What paceline has
+    not committed is dealt again; a step that was committed in two generations would be a repetition.
+    """
+    again = len({(line[1], line[2]) for line in lines}) - len({line[1] for line in lines})
+    if way.startswith("torchft"):
+        return {"redone": 0, **batches_of(folder)}
+    if way == "torchrun":
+        return {"redone": again, "samples lost": 0, "samples repeated": 0}
+    steps = {line[1] for line in lines}
+    lacking = max(steps) - len(steps)
+    return {"redone": 0, "samples lost": 32 * WORKERS * lacking, "samples repeated": 32 * WORKERS * again}
 
 
 def row_of(found: dict[str, Any], point: str, most: float) -> list[str]:
@@ -285,6 +430,8 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=64)
     parser.add_argument("--deterministic", action="store_true")
     parser.add_argument("--torchrun", type=int, default=0, metavar="KILLS")
+    parser.add_argument("--torchft", type=int, default=0, metavar="KILLS", help="with the shortest time-outs")
+    parser.add_argument("--torchft-defaults", type=int, default=0, metavar="KILLS", help="may take a minute per kill")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
         "--others", type=float, default=BUSY, help="share of the machine above which a kill is repeated"
@@ -299,6 +446,9 @@ def main() -> None:
         results.append(measure(way, points, chosen.seed, chosen.others))
     if chosen.torchrun:
         results.append(measure("torchrun", [""] * chosen.torchrun, chosen.seed, chosen.others))
+    for way, kinds in (("torchft", chosen.torchft), ("torchft-defaults", chosen.torchft_defaults)):
+        if kinds:
+            results.append(measure(way, [""] * kinds, chosen.seed, chosen.others))
     if chosen.json:
         chosen.json.write_text(json.dumps(results, indent=1) + "\n")
     rows = [row_of(found, point, chosen.others) for found in results for point in ("all", "any", *POINTS)
@@ -307,8 +457,9 @@ def main() -> None:
     for found in results:
         busy = [kill for kill in found["kills"] if kill["others"] > BUSY]
         print(f"{found['way']}: {len(busy)} kills on a busy machine: {[kill['seconds'] for kill in busy]}")
-        print(f"  steps {found['steps']}, made again {found['redone']}; " + ", ".join(
-            f"{name}: {found[name]}" for name in ("every step once", "same bits") if name in found))  # fmt: skip
+        named = ("samples lost", "samples repeated", "every step once", "same bits")
+        print(f"  steps {found['steps']}, made again {found['redone']}; "
+              + ", ".join(f"{name}: {found[name]}" for name in named if name in found))  # fmt: skip
         print(f"  survivors kept their processes: {all(kill['survivors'] for kill in found['kills'])}")
 
 
@@ -317,5 +468,9 @@ if __name__ == "__main__":
         as_member(Path(sys.argv[2]), sys.argv[3])
     elif sys.argv[1:2] == ["as-torchrun"]:
         as_torchrun(Path(sys.argv[2]))
+    elif sys.argv[1:2] == ["as-torchft"]:
+        as_torchft(Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4], short=sys.argv[5] == "1")
+    elif sys.argv[1:2] in (["torchft"], ["torchft-defaults"]):
+        launch_torchft(Path(sys.argv[2]), short=sys.argv[1] == "torchft")
     else:
         main()

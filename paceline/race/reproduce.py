@@ -11,6 +11,7 @@ from typing import cast
 
 from paceline.errors import PacelineError
 from paceline.measure.record.store import Store, open_store
+from paceline.race.disturbed import is_elastic, keep_elastic
 from paceline.race.keep import keep
 from paceline.race.published import load
 from paceline.race.published._sheet import STARTS, Benchmark, Reproduction, fill
@@ -58,11 +59,15 @@ def measure_missing(
     turns = [(number + 1, run) for number, wanted in enumerate(rounds) for run in wanted]
     began = clock()
     for k, (number, run) in enumerate(turns):
-        run = run.with_(**QUICK) if quick else run
+        elastic = is_elastic(run)  # its steps must last until a new worker has joined, so they are not fewer
+        run = run.with_(**QUICK) if quick and not elastic else run
         if on_run is not None:
             on_run(run, k + 1, len(turns), (clock() - began) / k * (len(turns) - k) if k else None)
         turn = {"name": f"reproduce {name}", "round": number, "sitting": sitting}
         try:
+            if elastic:
+                keep_elastic(run, runs, race=turn)
+                continue
             with beside(run):
                 keep(run, runs, on_line=lambda *_: None, race=turn)
         except PacelineError as problem:

@@ -31,6 +31,7 @@ from paceline.elastic.frames import ABSENT, make_token
 from paceline.elastic.journal import Journal
 from paceline.elastic.launch import FOLDER
 from paceline.elastic.presence import ElasticPresence
+from paceline.train import elastic_pace
 from paceline.train.faults import VARIABLE
 
 SAMPLES, GLOBAL, EPOCHS = 67, 16, 3  # a prime number, and a batch that does not divide it
@@ -80,7 +81,10 @@ def work(folder, slot, start, membership, pause, keeps="", epochs=EPOCHS):
     torch.manual_seed(7)
     model = Counting()
     groups = [{"params": [model.counts], "lr": 1.0}, {"params": model.net.parameters(), "lr": 0.01, "momentum": 0.9}]
-    pace = paceline.wrap(model, torch.optim.SGD(groups), membership=membership)
+    optimizer = torch.optim.SGD(groups)
+    rates = [lambda step: 1.0, lambda step: 0.8 ** (step // 2)]  # that of the counting weights stays
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, rates)
+    pace = paceline.wrap(model, optimizer, membership=membership)
     kept = folder / "kept"
     if keeps and (kept / "latest").exists():
         pace.load(kept)
@@ -95,6 +99,7 @@ def work(folder, slot, start, membership, pause, keeps="", epochs=EPOCHS):
         (-scale * model.counts[ids].sum() + model.net(x).pow(2).mean()).backward()
         generation = pace._generation
         if pace.step():
+            scheduler.step()
             line = {"what": "commit", "step": step, "generation": generation, "hash": digest(model)}
             print(json.dumps({"at": time.time(), **line}), file=log)
             if keeps:
@@ -529,6 +534,16 @@ def careless():
         ElasticPresence.leave = leave
 
 
+def forgotten():
+    """A joiner gets model and optimizer, but its scheduler begins anew: the oracles must notice."""
+    states_of = elastic_pace.states_of
+    elastic_pace.states_of = lambda schedulers: [None for _ in schedulers]
+    try:
+        return joined()
+    finally:
+        elastic_pace.states_of = states_of
+
+
 SCENARIOS = {
     "undisturbed": undisturbed,
     "fast": lambda: undisturbed(FAST, 2),
@@ -556,6 +571,7 @@ SCENARIOS = {
     "early, nobody told": lambda: early(told=False),
     "nemesis": nemesis,
     "careless": careless,
+    "scheduler forgotten": forgotten,
 }
 
 
@@ -580,7 +596,7 @@ if __name__ == "__main__":
     words = sys.argv[1:]
     if words[:1] == ["--comm"]:
         COMM, words = words[1], words[2:]
-    for name in words or list(SCENARIOS)[:-1]:
+    for name in words or list(SCENARIOS)[:-2]:
         began = time.monotonic()
         try:
             result = SCENARIOS[name]()

@@ -30,7 +30,7 @@ SCENARIOS = (
 
 OVER_TCP = ("slow", "undisturbed", "after the vote", "fast, after the vote", "stopped", "left", "joined", "donor dies")
 
-OTHERS = ("careless", "never goes", "all left", "early, nobody told")
+OTHERS = ("careless", "never goes", "all left", "early, nobody told", "scheduler forgotten")
 
 
 def played(*words):
@@ -142,6 +142,11 @@ def test_a_worker_joins_during_training_and_trains_on(results):
     assert results["joined"]["generations"] == 2
     assert results["joined"]["joiner"] >= 1
     assert results["joined"]["ended"] == 4
+
+
+def test_the_oracles_notice_a_joiner_whose_scheduler_begins_anew(results):
+    assert results["scheduler forgotten"]["joiner"] >= 1
+    assert not results["scheduler forgotten"]["replicas"]
 
 
 def test_the_death_of_a_joiner_in_the_transfer_costs_the_others_nothing(results):
