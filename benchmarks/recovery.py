@@ -1,4 +1,4 @@
-"""Seconds from the death of one of four workers to the next commit, under paceline and under torchrun.
+"""Seconds from the death of one of four workers to the next commit, under paceline, torchrun and torchft.
 
 One model of 1 M parameters, steps of about 30 ms. A worker is killed with SIGKILL at random times, and at named points
 of its step (paceline only; the worker kills itself there), each rank in turn. A kill is timed from SIGKILL, or from the
@@ -10,7 +10,13 @@ Four oracles judge the job: every sample once per epoch, by what members wrote d
 its uses, after every epoch; equal bits of parameters, momentum and counts after every commit; and, with --verify, these
 bits after every step of one worker that nobody disturbs (deterministic).
 
-    python benchmarks/recovery.py [--kills 64] [--deterministic] [--torchrun KILLS] [--seed 1] [--json FILE]
+torchft (pip install 'paceline[peers]') has a worker per replica group, a restart of dead workers at once, and its
+DistributedSampler, whose place every worker keeps after each batch, as its documentation recommends. It runs with its
+defaults, which may take a minute per kill, and with the shortest time-outs that survive on a busy machine (SHORT).
+A batch is lost if it was taken but never committed, and repeated if it was committed twice in an epoch.
+
+    python benchmarks/recovery.py [--kills 64] [--deterministic] [--torchrun KILLS] [--torchft KILLS]
+                                  [--torchft-defaults KILLS] [--seed 1] [--json FILE]
     python benchmarks/recovery.py --verify FILE      which --deterministic --json FILE has written
     python benchmarks/recovery.py --page docs/concepts/membership.md --from FILE --from FILE
 """
@@ -25,6 +31,7 @@ import random
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -42,6 +49,7 @@ WORKERS, BATCH, SAMPLES = 4, 32, 4096
 CHUNKS = 4  # parts of a sum on shm; a worker may die after any of them
 LIMIT = 120.0  # seconds until a job has begun, or is whole again
 BUSY = 0.25  # of the machine
+PER_EPOCH = SAMPLES // BATCH // WORKERS  # batches of a worker
 
 
 def make_model() -> Any:
@@ -161,6 +169,125 @@ class Commit(NamedTuple):
     bits: int
     rank: int
     pid: int
+
+
+# Time-outs of torchft in seconds, and those of its coordinator in milliseconds.
+SHORT = {"timeout": 1.0, "quorum_timeout": 5.0, "connect_timeout": 1.0, "heartbeat_interval": 0.05}
+SHORT_LIGHTHOUSE = {"join_timeout_ms": 50, "quorum_tick_ms": 10, "heartbeat_timeout_ms": 500}
+
+
+def as_torchft(folder: Path, slot: int, lighthouse: str, *, short: bool) -> None:
+    """Train as a replica group of one worker until the driver ends it; write a line per commit and per batch."""
+    from datetime import timedelta
+
+    import torch
+    from torch.distributed import TCPStore
+
+    _keep_on_loopback()
+    from torchft import DistributedDataParallel, DistributedSampler, Manager, Optimizer, ProcessGroupGloo
+
+    torch.set_num_threads(1)
+    limits: dict[str, Any] = {name: timedelta(seconds=value) for name, value in SHORT.items()} if short else {}
+    group = ProcessGroupGloo(timeout=limits["timeout"]) if short else ProcessGroupGloo()
+    door = socket.create_server(("127.0.0.1", 0))
+    port = door.getsockname()[1]
+    group.store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=door.detach())
+    model, data = make_model(), make_data()
+    inner = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+
+    def load(state: Any) -> None:
+        model.load_state_dict(state["model"])
+        inner.load_state_dict(state["optimizer"])
+
+    def save() -> Any:
+        return {"model": model.state_dict(), "optimizer": inner.state_dict()}
+
+    where = {"store_addr": "127.0.0.1", "store_port": port, "hostname": "127.0.0.1", "rank": 0, "world_size": 1}
+    where |= {"lighthouse_addr": lighthouse, "replica_id": f"worker_{slot}"}
+    manager = Manager(group, load, save, min_replica_size=1, **where, **limits)
+    ddp, optimizer = DistributedDataParallel(manager, model), Optimizer(manager, inner)
+    sampler = DistributedSampler(data, slot, WORKERS, 0, 1, shuffle=True, seed=0)
+    kept, log = folder / f"place-{slot}", (folder / f"log-{os.getpid()}").open("a", buffering=1)
+    taken = (folder / f"batches-{slot}").open("a", buffering=1)
+    epoch, place = map(int, kept.read_text().split()) if kept.exists() else (0, 0)
+    while True:
+        sampler.set_epoch(epoch)
+        mine = list(sampler)
+        while place * BATCH < len(mine):
+            if (folder / "stop").exists():
+                os._exit(0)
+            _, x, y = data[mine[BATCH * place : BATCH * (place + 1)]]
+            # The place is kept before the step: a batch whose worker dies is not taken again, as with a loader ahead.
+            kept.write_text(f"{epoch} {place + 1}")
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(ddp(x), y).backward()
+            time.sleep(0.016)
+            before, counted = manager.current_step(), manager.is_participating()
+            optimizer.step()
+            done = manager.current_step() > before
+            print(epoch, place, int(done and counted), file=taken)
+            place += 1
+            if done:
+                size, number = manager.num_participants(), manager._quorum_id
+                print("commit", time.time(), manager.current_step(), number, size, 0, slot, file=log)
+        epoch, place = epoch + 1, 0
+
+
+def _keep_on_loopback() -> None:
+    """Make the servers of torchft listen on 127.0.0.1. By default they listen on all interfaces."""
+    from http.server import ThreadingHTTPServer
+
+    socket.gethostname = lambda: "127.0.0.1"  # torchft announces its servers by this name
+    import torchft.checkpointing.http_transport as transport
+    import torchft.manager as manager
+
+    class Checkpoints(ThreadingHTTPServer):
+        request_queue_size = 1024
+
+        def __init__(self, address: tuple[str, int], handler: Any) -> None:
+            super().__init__(("127.0.0.1", address[1]), handler)
+
+    server = manager.ManagerServer
+    transport._IPv6HTTPServer = Checkpoints  # type: ignore[attr-defined,assignment,misc]
+    manager.ManagerServer = lambda **named: server(**{**named, "bind": "127.0.0.1:0"})  # type: ignore[assignment,misc]
+
+
+def launch_torchft(folder: Path, *, short: bool) -> None:
+    """Start the coordinator of torchft and its workers. Start a worker again when it has died."""
+    from torchft.coordination import LighthouseServer
+
+    lighthouse = LighthouseServer(bind="127.0.0.1:0", min_replicas=1, **(SHORT_LIGHTHOUSE if short else {}))
+    address = f"http://127.0.0.1:{lighthouse.address().rpartition(':')[2]}"
+    running: dict[int, subprocess.Popen[bytes]] = {}
+    try:
+        while not (folder / "stop").exists():
+            for slot in range(WORKERS):
+                if slot not in running or running[slot].poll() is not None:
+                    words = [str(Path(__file__).resolve()), "as-torchft", str(folder), str(slot)]
+                    words += [address, str(int(short))]
+                    running[slot] = subprocess.Popen([sys.executable, *words])
+            time.sleep(0.02)
+    finally:
+        for process in running.values():
+            process.kill()
+            process.wait()
+        lighthouse.shutdown()
+
+
+def batches_of(folder: Path) -> dict[str, int]:
+    """Count the batches under torchft that no committed step has used, and the second uses in an epoch."""
+    lost = repeated = 0
+    for path in folder.glob("batches-*"):
+        uses: dict[tuple[str, ...], int] = {}
+        for line in path.read_text().splitlines():
+            *batch, counts = line.split()
+            uses[tuple(batch)] = uses.get(tuple(batch), 0) + int(counts)
+        epochs = sorted({int(epoch) for epoch, _ in uses})
+        last = max(((int(epoch), int(place)) for epoch, place in uses), default=(0, -1))
+        passed = [(epoch, place) for epoch in epochs for place in range(PER_EPOCH) if (epoch, place) < last]
+        lost += sum(uses.get((str(epoch), str(place)), 0) == 0 for epoch, place in passed)
+        repeated += sum(max(0, count - 1) for count in uses.values())
+    return {"samples lost": BATCH * lost, "samples repeated": BATCH * repeated}
 
 
 class Job:
@@ -326,6 +453,8 @@ def command_of(way: str, folder: Path, workers: int, batch: int, pause: float, l
     if way == "torchrun":
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={WORKERS}"]
         return [*command, "--max-restarts=1000", *script, "as-torchrun", str(folder)]
+    if way.startswith("torchft"):
+        return [sys.executable, *script, way, str(folder)]
     command = [sys.executable, "-m", "paceline", "run", "-np", str(workers), "--membership", way, "--restart", "always"]
     command += ["--runs", str(folder / "runs"), "--", sys.executable]
     return [*command, *script, "as-member", str(folder), way, str(batch), str(pause), str(last)]
@@ -339,11 +468,27 @@ def measure(way: str, wanted: list[Kill], seed: int, most: float) -> dict[str, A
     finally:
         job.close()
     lines = job.look()
-    redone = len({(line.step, line.generation) for line in lines}) - len({line.step for line in lines})
-    found = {"way": way, "kills": rows, "steps": max(line.step for line in lines), "redone": redone}
-    found |= {} if way == "torchrun" else {"oracles": oracles(job), "bits": {x.step: x.bits for x in lines}}
+    found = {"way": way, "kills": rows, "steps": max(line.step for line in lines), **losses(way, lines, folder)}
+    if way.startswith("elastic"):
+        found |= {"oracles": oracles(job), "bits": {line.step: line.bits for line in lines}}
     shutil.rmtree(folder)
     return found
+
+
+def losses(way: str, lines: list[Commit], folder: Path) -> dict[str, int]:
+    """Count the steps that were made again, and the samples that were lost or repeated in the final history.
+
+    torchrun makes the steps after its last checkpoint again, from weights that have not seen them. What paceline has
+    not committed is dealt again; a step that was committed in two generations would be a repetition.
+    """
+    again = len({(line.step, line.generation) for line in lines}) - len({line.step for line in lines})
+    if way.startswith("torchft"):
+        return {"redone": 0, **batches_of(folder)}
+    if way == "torchrun":
+        return {"redone": again, "samples lost": 0, "samples repeated": 0}
+    steps = {line.step for line in lines}
+    lacking = max(steps) - len(steps)
+    return {"redone": 0, "samples lost": BATCH * WORKERS * lacking, "samples repeated": BATCH * WORKERS * again}
 
 
 def verify(path: Path) -> bool:
@@ -426,6 +571,8 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=64)
     parser.add_argument("--deterministic", action="store_true")
     parser.add_argument("--torchrun", type=int, default=0, metavar="KILLS")
+    parser.add_argument("--torchft", type=int, default=0, metavar="KILLS", help="with the shortest time-outs")
+    parser.add_argument("--torchft-defaults", type=int, default=0, metavar="KILLS", help="may take a minute per kill")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
         "--others", type=float, default=BUSY, help="share of the machine above which a kill is repeated"
@@ -454,6 +601,11 @@ def main() -> None:
         dice = random.Random(chosen.seed)
         wanted = [("", dice.randrange(WORKERS)) for _ in range(chosen.torchrun)]
         results.append(measure("torchrun", wanted, chosen.seed, chosen.others))
+    for way, count in (("torchft", chosen.torchft), ("torchft-defaults", chosen.torchft_defaults)):
+        if count:
+            dice = random.Random(chosen.seed)
+            wanted = [("", dice.randrange(WORKERS)) for _ in range(count)]
+            results.append(measure(way, wanted, chosen.seed, chosen.others))
     if chosen.json:
         chosen.json.write_text(json.dumps(results, indent=1) + "\n")
     rows = [row_of(found, point, chosen.others) for found in results for point in ("all", "any", *STEP_POINTS)
@@ -462,8 +614,9 @@ def main() -> None:
     for found in results:
         busy = [kill for kill in found["kills"] if kill["others"] > BUSY]
         print(f"{found['way']}: {len(busy)} kills on a busy machine: {[kill['seconds'] for kill in busy]}")
-        print(f"  steps {found['steps']}, made again {found['redone']}; " + ", ".join(
-            f"{name}: {right}" for name, right in found.get("oracles", {}).items()))  # fmt: skip
+        judged = {name: found[name] for name in ("samples lost", "samples repeated")} | found.get("oracles", {})
+        print(f"  steps {found['steps']}, made again {found['redone']}; "
+              + ", ".join(f"{name}: {value}" for name, value in judged.items()))  # fmt: skip
         print(f"  survivors kept their processes: {all(kill['survivors'] for kill in found['kills'])}")
     sys.exit(0 if all(all(found.get("oracles", {}).values()) for found in results) else 1)
 
@@ -473,5 +626,9 @@ if __name__ == "__main__":
         as_member(Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]), float(sys.argv[5]), int(sys.argv[6]))
     elif sys.argv[1:2] == ["as-torchrun"]:
         as_torchrun(Path(sys.argv[2]))
+    elif sys.argv[1:2] == ["as-torchft"]:
+        as_torchft(Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4], short=sys.argv[5] == "1")
+    elif sys.argv[1:2] in (["torchft"], ["torchft-defaults"]):
+        launch_torchft(Path(sys.argv[2]), short=sys.argv[1] == "torchft")
     else:
         main()

@@ -59,6 +59,25 @@ def judge(lines: Iterable[Line], rollbacks: Sequence[tuple[int, int, int]] = ())
     return Judgement(problems, steps, committed / computed if computed else 0.0, frozenset(bits.get(steps - 1, ())))
 
 
+def uses(lines: Iterable[Line], rollbacks: Sequence[tuple[int, int, int]], steps: int) -> tuple[int, int]:
+    """Return how many shards of `steps` steps no commit has used, and how many uses come after the first one."""
+    shards: dict[tuple[int, int], list[int]] = {}
+    commits: dict[int, set[int]] = {}
+    for line in lines:
+        step, generation = int(line["step"]), int(line["generation"])
+        if line["what"] == "shard":
+            shards.setdefault((step, generation), []).append(int(line["shard"]))
+        elif not _withdrawn(step, generation, rollbacks):
+            commits.setdefault(step, set()).add(generation)
+    total = max((shard for known in shards.values() for shard in known), default=-1) + 1
+    lost = repeated = 0
+    for step in range(steps):
+        used = [shard for generation in commits.get(step, ()) for shard in shards.get((step, generation), ())]
+        lost += total - len(set(used))
+        repeated += len(used) - len(set(used))
+    return lost, repeated
+
+
 def _withdrawn(step: int, generation: int, rollbacks: Sequence[tuple[int, int, int]]) -> bool:
     return any(generation < later and step >= after for later, _, after in rollbacks)
 

@@ -24,7 +24,8 @@ import math
 import os
 import secrets
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -38,6 +39,7 @@ MAGIC = b"PACESNAP"
 FORMAT = 1
 LONGEST_HEADER = 64 << 20  # bytes
 DEEPEST = 100  # nested values
+ALIGNED = 64  # bytes between which tensors begin in memory
 _PIECE = 1 << 22
 _START = len(MAGIC) + 16
 DTYPES = (
@@ -96,6 +98,32 @@ class Snapshot:
         except (ValueError, KeyError, TypeError, IndexError, AttributeError) as problem:
             raise DamagedFile(name, _START, why=f"its header cannot be read ({problem})") from None
 
+    def outline(self) -> tuple[bytes, list[Tensor]]:
+        """Return the header without checksums, and the tensors, for memory that `fill` and `unpacked` share."""
+        tensors: list[Tensor] = []
+        tree = _encode(self.state, tensors, 0)
+        rows = [[_dtype_of(tensor), list(tensor.shape), 0] for tensor in tensors]
+        return json.dumps({"format": FORMAT, "tree": tree, "tensors": rows}, allow_nan=False).encode(), tensors
+
+    @classmethod
+    def unpacked(cls, header: bytes, memory: Tensor, name: object = "the snapshot") -> Snapshot:
+        """Read tensors from the memory that another process has filled. They get memory of their own."""
+        import torch
+
+        try:
+            tree, rows = _checked(json.loads(header))
+            sizes = [_nbytes(dtype, shape) for dtype, shape, _ in rows]
+            places = _places(sizes)
+            if (places[-1] if places else 0) > memory.numel():
+                raise ValueError(f"it announces {sum(sizes):,} bytes of tensors, and there are {memory.numel():,}")
+            tensors = [
+                memory[start : start + nbytes].clone().view(getattr(torch, dtype)).view(shape)
+                for (dtype, shape, _), start, nbytes in zip(rows, places, sizes, strict=False)
+            ]
+            return cls(_decode(tree, tensors, 0))
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, RecursionError) as problem:
+            raise DamagedFile(name, 0, why=f"its header cannot be read ({problem})") from None
+
     def save(self, path: Path) -> int:
         """Write a file atomically: a temporary file beside it, flushed to disk, then renamed. Return its size."""
         try:
@@ -119,6 +147,26 @@ class Snapshot:
             return snapshot
 
 
+def room_for(tensors: Sequence[Tensor]) -> int:
+    """Return the bytes of memory that `fill` needs for these tensors."""
+    places = _places([tensor.nbytes for tensor in tensors])
+    return places[-1] if places else 0
+
+
+def fill(memory: Tensor, tensors: Sequence[Tensor]) -> None:
+    """Copy tensors into a vector of bytes, where `Snapshot.unpacked` finds them."""
+    import torch
+
+    for tensor, start in zip(tensors, _places([tensor.nbytes for tensor in tensors]), strict=False):
+        if tensor.numel():
+            memory[start : start + tensor.nbytes].copy_(tensor.reshape(-1).view(torch.uint8))
+
+
+def _places(sizes: Sequence[int]) -> list[int]:
+    """Return where tensors of these sizes begin, on boundaries of ALIGNED bytes, and where the last one ends."""
+    return list(accumulate((size + -size % ALIGNED for size in sizes), initial=0)) if sizes else []
+
+
 @contextlib.contextmanager
 def atomic(path: Path) -> Iterator[IO[bytes]]:
     """Open a temporary file for writing. It replaces `path` when the block ends; if the block raises, it is deleted."""
@@ -140,6 +188,18 @@ def atomic(path: Path) -> Iterator[IO[bytes]]:
         os.fsync(folder)  # sync the folder as well, so that the new name is on disk
     finally:
         os.close(folder)
+
+
+def check_state(state: Any) -> None:
+    """Raise WrongCommand if a snapshot of this state could not be written."""
+    for tensor in _flat(state):
+        _dtype_of(tensor)
+
+
+def _flat(state: Any) -> list[Tensor]:
+    tensors: list[Tensor] = []
+    _encode(state, tensors, 0)
+    return tensors
 
 
 def _encode(value: Any, tensors: list[Tensor], depth: int) -> Any:

@@ -12,6 +12,7 @@ from typing import cast
 
 from paceline.errors import PacelineError, WrongCommand
 from paceline.measure.record.store import Store, open_store
+from paceline.race.disturbed import is_elastic, keep_elastic
 from paceline.race.keep import keep
 from paceline.race.published import load
 from paceline.race.published._sheet import STARTS, Benchmark, Reproduction, fill
@@ -69,11 +70,15 @@ def measure_missing(
         if minutes is not None and k and (clock() - began) * (k + 1) / k > 60 * minutes:
             on_rest(len(turns) - k)
             break
-        run = run.with_(**QUICK) if quick else run
+        elastic = is_elastic(run)  # its steps must last until a new worker has joined, so they are not fewer
+        run = run.with_(**QUICK) if quick and not elastic else run
         if on_run is not None:
             on_run(run, k + 1, len(turns), (clock() - began) / k * (len(turns) - k) if k else None)
         turn = {"name": f"reproduce {name}", "round": number, "sitting": sitting}
         try:
+            if elastic:
+                keep_elastic(run, runs, race=turn)
+                continue
             with beside(run):
                 keep(run, runs, on_line=lambda *_: None, race=turn)
         except PacelineError as problem:

@@ -12,11 +12,10 @@ vector.
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,13 +25,14 @@ from torch import Tensor, nn
 from paceline.comm.faults import fault
 from paceline.elastic.protocol import COMMIT, LEAVE
 from paceline.errors import PeerLost, WorkloadError, WrongCommand
-from paceline.files.snapshot import Snapshot
+from paceline.files.snapshot import Snapshot, fill, room_for
 from paceline.strategy.rules._withheld import Withholding
 from paceline.train.checks import check_known, trainable
 from paceline.train.ledger import ledger_of, tensors_of
 from paceline.train.metrics import MetricLog
 from paceline.train.pace import StepTimes
 from paceline.train.saving import load_alone, pointed_at, save_alone
+from paceline.train.schedulers import restore, schedulers_of, states_of
 from paceline.train.shards import ShardExchange, ShardSum
 from paceline.train.takeover import Takeover
 
@@ -104,6 +104,7 @@ class ElasticPace:
         self.weight: float | None = None  # weight of the next shard; None means 1 / shards
         self._withholding = Withholding(self.trained, lambda operation: _refused(f"{operation} on p.grad"))
         self._takeover = Takeover(optimizer, self._optimizer_step)
+        self._found: list[Any] | None = None  # the schedulers of the optimizer, once they were looked up
         self._hooks = [p.register_post_accumulate_grad_hook(self._on_grad) for _, p in self._named]
         self._sum: ShardSum | None = None
         self._taken = 0
@@ -132,6 +133,7 @@ class ElasticPace:
 
     def enter(self) -> None:
         """Enter the current group unless this member is in it already. A new member gets the state of rank 0."""
+        self._schedulers()
         while True:
             view = self._presence.begin()
             if view.generation == self._generation:
@@ -157,33 +159,45 @@ class ElasticPace:
         self._presence.committed, self._presence.holds = group.steps, True
 
     def _share_state(self, fresh: bool) -> None:
-        """Broadcast the state of rank 0. Only new members load it; the others just take part in the broadcast."""
-        data = b""
+        """Give the state of rank 0 to new members. On one host, the others do not wait for the copy."""
+        header, tensors = Snapshot(self._state()).outline() if self.comm.rank == 0 else (b"", [])
+        self.comm.get_ready()  # so that no later call waits for a member that copies
+        sizes = torch.tensor([len(header), room_for(tensors)])
+        self.comm.broadcast(sizes, 0, "the size of the state").wait()
+        words = torch.zeros(int(sizes[0]), dtype=torch.uint8)
+        if header:
+            words.copy_(torch.frombuffer(bytearray(header), dtype=torch.uint8))
+        # In shared memory all members have the memory of rank 0; elsewhere each has its own.
+        memory = self.comm.allocate(int(sizes[1]), torch.uint8, 1)
         if self.comm.rank == 0:
-            stream = io.BytesIO()
-            Snapshot(self._state()).write(stream)
-            data = stream.getvalue()
-        length = torch.tensor([len(data)])
-        self.comm.broadcast(length, 0, "the length of the state").wait()
-        vector = (
-            torch.frombuffer(bytearray(data), dtype=torch.uint8)
-            if data
-            else torch.empty(int(length), dtype=torch.uint8)
-        )
+            fill(memory, tensors)
         fault("giving the state" if self.comm.rank == 0 else "during the transfer")
-        self.comm.broadcast(vector, 0, "the state").wait()
+        # Whoever has the header of rank 0 finds its memory filled.
+        work = self.comm.broadcast(words, 0, "the outline of the state")
+        if not self.comm.shares_results:
+            work = self.comm.broadcast(memory, 0, "the state")
+        if fresh or not self.comm.shares_results:
+            work.wait()
         if fresh:
-            stream = io.BytesIO(vector.numpy().tobytes())
-            self._restore(Snapshot.read(stream, int(length), "the state of rank 0").state)
+            state = Snapshot.unpacked(words.numpy().tobytes(), memory, "the state of rank 0").state
+            self._restore(state, self._schedulers())
             self._presence.committed = self._presence.group.steps  # if all others die now, training goes on from here
-        self.comm.barrier()
+        self.comm.release(memory)
 
     def _state(self) -> dict[str, Any]:
-        return {"model": dict(self.model.state_dict()), "optimizer": self.optimizer.state_dict()}
+        state = {"model": dict(self.model.state_dict()), "optimizer": self.optimizer.state_dict()}
+        return {**state, "schedulers": states_of(self._schedulers())}
 
-    def _restore(self, state: dict[str, Any]) -> None:
+    def _restore(self, state: dict[str, Any], schedulers: Sequence[Any]) -> None:
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
+        restore(schedulers, state["schedulers"])
+
+    def _schedulers(self) -> list[Any]:
+        """Return the schedulers of the optimizer. They are looked up once, before this member enters a group."""
+        if self._found is None:
+            self._found = schedulers_of(self.optimizer)
+        return self._found
 
     # the step -----------------------------------------------------------------------------------
 
@@ -408,7 +422,11 @@ class ElasticPace:
         state = load_alone(Path(folder))
         self._latest[Path(folder)] = int(state["pace"]["steps"])
         self.load_state_dict(state["pace"])
-        self._restore(state)
+        kept = state.get("schedulers", [])
+        there = schedulers_of(self.optimizer)
+        # A script may make its schedulers after this call, and give them their state itself.
+        same = len(kept) == len(there)
+        self._restore({**state, "schedulers": kept if same else []}, there if same else [])
         self._forget()
         return dict(state["extra"])
 

@@ -147,6 +147,8 @@ def work(folder, slot, start, membership, pause, keeps="", epochs=EPOCHS):
     model = Counting()
     groups = [{"params": [model.counts], "lr": 1.0}, {"params": model.net.parameters(), "lr": 0.01, "momentum": 0.9}]
     optimizer = torch.optim.SGD(groups)
+    rates = [lambda step: 1.0, lambda step: 0.8 ** (step // 2)]  # that of the counting weights stays
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, rates)
     pace = paceline.wrap(model, optimizer, membership=membership)
     kept = folder / "kept"
     if keeps and (kept / "latest").exists():
@@ -171,6 +173,7 @@ def work(folder, slot, start, membership, pause, keeps="", epochs=EPOCHS):
         (-scale * model.counts[ids].sum() + out.pow(2).mean()).backward()
         facts = {"step": step, "generation": pace._generation, "rank": worker.rank, "size": worker.size}
         if pace.step():
+            scheduler.step()
             write("commit", **facts, hash=digest(model, optimizer))
             if pace.steps % steps == 0:
                 epoch = pace.steps // steps
@@ -810,6 +813,16 @@ def careless():
         ElasticPresence.leave = leave
 
 
+def forgotten():
+    """A joiner gets model and optimizer, but its scheduler begins anew: the oracles must notice."""
+    states_of = elastic_pace.states_of
+    elastic_pace.states_of = lambda schedulers: [None for _ in schedulers]
+    try:
+        return joined()
+    finally:
+        elastic_pace.states_of = states_of
+
+
 SCENARIOS = {
     "undisturbed": undisturbed,
     "fast": lambda: undisturbed(FAST, 2),
@@ -854,6 +867,7 @@ SCENARIOS = {
     "early, nobody told": lambda: early(told=False),
     "nemesis": nemesis,
     "careless": careless,
+    "scheduler forgotten": forgotten,
 }
 
 
@@ -878,7 +892,7 @@ if __name__ == "__main__":
     words = sys.argv[1:]
     if words[:1] == ["--comm"]:
         COMM, words = words[1], words[2:]
-    for name in words or list(SCENARIOS)[:-1]:
+    for name in words or list(SCENARIOS)[:-2]:
         began = time.monotonic()
         try:
             result = SCENARIOS[name]()

@@ -67,7 +67,15 @@ ENDLESS = (  # jobs that end when all has happened, not after three epochs: thei
     "frozen, waiting for data",
 )
 
-OTHERS = ("careless", "twisted", "twisted, rank 0", "never goes", "all left", "early, nobody told")
+OTHERS = (
+    "careless",
+    "twisted",
+    "twisted, rank 0",
+    "never goes",
+    "all left",
+    "early, nobody told",
+    "scheduler forgotten",
+)
 
 
 def played(*words):
@@ -221,6 +229,11 @@ def test_a_worker_joins_during_training_and_trains_on(results):
     assert results["joined"]["generations"] == 2
     assert results["joined"]["joiner"] >= 1
     assert results["joined"]["ended"] == 4
+
+
+def test_the_oracles_notice_a_joiner_whose_scheduler_begins_anew(results):
+    assert results["scheduler forgotten"]["joiner"] >= 1
+    assert not results["scheduler forgotten"]["replicas"]
 
 
 def test_the_death_of_a_joiner_in_the_transfer_costs_the_others_nothing(results):

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from paceline.cli import main
-from paceline.elastic.oracles import judge, read_ledger
+from paceline.elastic.oracles import judge, read_ledger, uses
 
 
 def commit(step, generation, bits="x"):
@@ -43,6 +43,25 @@ def test_a_step_that_was_made_again_counts_once():
 def test_every_wrong_is_noticed(more, text):
     (first, *_) = judge([*good(), *more]).problems
     assert re.fullmatch(text, first)
+
+
+@pytest.mark.parametrize(
+    ("more", "found"),
+    [
+        ([], (0, 0)),
+        ([commit(1, 1, "y")], (0, 1)),  # of its two shards, generation 1 had computed one
+        ([shard(1, 2, 0)], (0, 1)),
+        ([shard(2, 2, 0), commit(2, 2)], (0, 0)),  # beyond the steps that are asked for
+    ],
+)
+def test_uses_of_shards_are_counted(more, found):
+    assert uses([*good(), *more], (), 2) == found
+
+
+def test_shards_that_no_commit_has_used_are_lost():
+    assert uses([line for line in good() if line != shard(1, 2, 1)], (), 2) == (1, 0)
+    assert uses(good(), (), 3) == (2, 0)
+    assert uses(good(), [(2, 2, 0)], 2) == (2, 0), "a rollback withdraws step 0"
 
 
 def test_a_job_without_commits_is_wrong():

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from paceline.errors import DamagedFile, NoRoom, PacelineError, WrongCommand
-from paceline.files.snapshot import MAGIC, Snapshot
+from paceline.files.snapshot import MAGIC, Snapshot, fill, room_for
 
 STATE = {
     "model": {
@@ -164,3 +164,54 @@ def test_a_file_that_goes_on_or_is_none_is_refused(tmp_path):
         Snapshot.load(path)
     with pytest.raises(PacelineError, match="No such file"):
         Snapshot.load(tmp_path / "y")
+
+
+# the same in memory that two processes share ---------------------------------------------------------------
+
+
+def in_memory(state):
+    header, tensors = Snapshot(state).outline()
+    memory = torch.full((room_for(tensors),), 7, dtype=torch.uint8)
+    fill(memory, tensors)
+    return header, memory
+
+
+def test_a_state_is_read_from_memory_that_another_process_has_filled():
+    state = {
+        "a": torch.arange(5, dtype=torch.bfloat16),
+        "none": torch.zeros(0, 3),
+        "turned": torch.arange(6.0).reshape(2, 3).t(),
+        3: [torch.tensor(True), (1, "two", float("inf"), b"x")],
+        "long": torch.arange(1 << 40, (1 << 40) + 9),
+    }
+    header, memory = in_memory(state)
+    found = Snapshot.unpacked(header, memory).state
+    assert torch.equal(found["a"], state["a"])
+    assert found["none"].shape == (0, 3)
+    assert torch.equal(found["turned"], state["turned"])
+    assert torch.equal(found["long"], state["long"])
+    assert found[3] == [torch.tensor(True), (1, "two", float("inf"), b"x")]
+    assert in_memory({"no": "tensors"})[1].numel() == 0
+    assert Snapshot.unpacked(*in_memory({"no": "tensors"})).state == {"no": "tensors"}
+
+
+def test_what_is_read_from_memory_does_not_change_with_it():
+    header, memory = in_memory({"a": torch.ones(4)})
+    found = Snapshot.unpacked(header, memory).state
+    memory.zero_()
+    assert found["a"].tolist() == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("header", "why"),
+    [
+        (b"no json", "cannot be read"),
+        (b'{"format": 2, "tree": null, "tensors": []}', "format 2"),
+        (b'{"format": 1, "tree": {"t": 1}, "tensors": []}', "cannot be read"),
+        (b'{"format": 1, "tree": {"t": 0}, "tensors": [["float32", [65], 0]]}', "announces 260 bytes"),
+        (b'{"format": 1, "tree": {"t": 0}, "tensors": [["float33", [1], 0]]}', "a tensor of float33"),
+    ],
+)
+def test_a_damaged_header_of_memory_is_refused(header, why):
+    with pytest.raises(DamagedFile, match=why):
+        Snapshot.unpacked(header, torch.zeros(256, dtype=torch.uint8), "the state")

@@ -260,9 +260,14 @@ class ElasticPart(Part, total=False):
     """An elastic job: its groups, and (seconds, committed steps per second, members) over time.
 
     `shards` has the virtual shards of each member of the last group; `deals` counts groups that were formed only to
-    give slow members fewer of them.
+    give slow members fewer of them. A job that was disturbed on purpose has the numbers of workers that were killed
+    and that joined, and of samples that no commit has used (`lost`), or more than one (`repeated`).
     """
 
+    killed: int
+    joined: int
+    lost: int
+    repeated: int
     generations: int
     members: int
     rollbacks: int

@@ -1,5 +1,8 @@
 """ElasticDL: all-reduce in an elastic job. Its laptop table is measured here with the same share of a core.
 
+Its benchmark never killed a worker. Each laptop table has a second one here, which was not published: the same model
+with three workers in an elastic job, undisturbed, and with one worker killed on the way and another one joining.
+
 The table of its CPU cluster is filled from records of `paceline race --suite elasticdl`, on this machine's cores.
 """
 
@@ -30,9 +33,11 @@ MODELS: dict[str, dict[str, Any]] = {
 WORKERS = (1, 2, 3)  # every model runs here with these, even if not published
 SLOW_UPDATE = 0.1  # share of a step; an update reads and writes the model once, which should take less
 SUITE = "elasticdl"
+CALM, ROUGH = "3 workers", "killed, joined"
 COMMON = f"batch 64, random images, tasks of {TASK_BATCHES} batches"
 HERE = {
     "minikube": f"32 x 32 images, {COMMON}",
+    "elastic": f"32 x 32 images, {COMMON}; membership elastic, global batch 192; rates in committed steps",
     "cpu cluster": f"this machine's cores instead of 4 CPUs for each worker; 32 x 32 images, {COMMON}",
 }
 Raced = Mapping[tuple[str, int], Run]
@@ -45,7 +50,27 @@ def sheets(published: dict[str, Any]) -> list[Sheet]:
     # The laptop table has no autoencoder, but the conclusions are about all three models, so it runs here, too.
     extra = tuple(_extra("image_compression", WORKERS))
     tables.insert(laptop[-1] + 1, Sheet(_title("image_compression"), extra, here=HERE["minikube"]))
-    return tables
+    return tables + [_elastic_sheet(model) for model in MODELS]
+
+
+def _elastic_sheet(model: str) -> Sheet:
+    """Return the table of a model while workers die and join. Its ratio compares with the undisturbed job."""
+    rows = [
+        Row(name, run=elastic_run(model, disturbed=disturbed), base=CALM, figures=tuple(_figures({}, 0, ELASTIC)))
+        for name, disturbed in ((CALM, False), (ROUGH, True))
+    ]
+    return Sheet(_elastic_title(model), tuple(rows), ratio="of calm", here=HERE["elastic"], unit="step")
+
+
+def _elastic_title(model: str) -> str:
+    return f"laptop cluster, cpu=0.3 per worker: {model}, cifar10, workers come and go"
+
+
+def elastic_run(model: str, *, disturbed: bool) -> Run:
+    """Return the run of three elastic workers. With `disturbed` (min < workers), one of them is killed on the way."""
+    run, _ = run_of(model, max(WORKERS))
+    lengths = {"steps": 5, "repeats": 6, "warmup": 0}
+    return run.with_(membership=f"elastic(min={2 if disturbed else 3}, max=3)", restart="1", strategy=None, **lengths)
 
 
 def _title(model: str) -> str:
@@ -110,9 +135,9 @@ def _extra(model: str, counts: Sequence[int]) -> Iterator[Row]:
 # the other columns ----------------------------------------------------------------------------------
 
 
-def _figures(table: dict[str, Any], k: int) -> Iterator[PublishedFigure]:
+def _figures(table: dict[str, Any], k: int, columns: Columns | None = None) -> Iterator[PublishedFigure]:
     """Yield the figures of row k of a table; a figure that was not published comes from records alone."""
-    for column, (name, ours) in COLUMNS.items():
+    for column, (name, ours) in (COLUMNS if columns is None else columns).items():
         yield PublishedFigure(name, _printed(table[column][k]) if column in table else None, ours)
 
 
@@ -132,14 +157,29 @@ def _mean(standing: Standing, part: str, name: str) -> float | None:
     return fmean(known) if known else None
 
 
+def _next_commit(standing: Standing) -> float | None:
+    """Return the mean seconds from the death of a worker to the next commit."""
+    dead = [line for record in standing.records for line in record.incidents if line["what"] in ("died", "cut off")]
+    seconds = [float(line["seconds"]) for line in dead if "seconds" in line]
+    return fmean(seconds) if seconds else None
+
+
 # Published column -> its name here, and its place in a record.
-COLUMNS: dict[str, tuple[str, Callable[[Standing], float | str | None]]] = {
+Columns = dict[str, tuple[str, Callable[[Standing], float | str | None]]]
+COLUMNS: Columns = {
     "compute_to_communication": ("comp:comm", _compute_to_communication),
     "communication": ("comm/step", partial(_mean, part="communication", name="share")),
     "task_seconds": ("task s", partial(_mean, part="task", name="task")),
     "allreduce_seconds": ("allreduce s", partial(_mean, part="task", name="allreduce")),
     "tensor_numpy_seconds": ("numpy s", partial(_mean, part="task", name="pack")),
     "apply_gradients_seconds": ("apply s", partial(_mean, part="task", name="update")),
+}
+# An elastic job does not measure the ratio of compute to communication.
+ELASTIC: Columns = {
+    **{column: COLUMNS[column] for column in COLUMNS if column.endswith("_seconds")},
+    "next_commit": ("commit s", _next_commit),
+    "lost": ("lost", partial(_mean, part="elastic", name="lost")),
+    "repeated": ("repeated", partial(_mean, part="elastic", name="repeated")),
 }
 
 
@@ -241,5 +281,7 @@ def facts(published: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         ("a task", f"{' or '.join(places)}, batch {task['batch']}"),
         *((name, f"{size['parameters']:,} parameters in {size['tensors']} tensors") for name, size in models),
+        ("commit s", "seconds from the death of the worker to the next commit of the others"),
+        ("lost, repeated", "samples that no committed step has used, or more than one, by the ledger of all members"),
         ("numpy s here", "the time in which gradients are copied into the buffer that is sent"),
     ]
