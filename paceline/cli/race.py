@@ -108,7 +108,7 @@ def race(
         _in_panel(
             Panel.LENGTH,
             "--half-width",
-            "Continue until the interval of the best ratio to ddp is at most plus or minus this many percent.",
+            "Continue until the ratio of the best contender to ddp is known to plus or minus this many percent.",
             "5",
         ),
     ] = None,
