@@ -21,7 +21,7 @@ import argparse
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
@@ -53,6 +53,7 @@ PAGE, RECORD = ROOT / "docs" / "howto" / "measure.md", ROOT / "docs" / "records"
 BEGIN, END = "by `benchmarks/race_power.py`:\n\n", "## Speed-up against one worker"
 POWER_MINUTES = 1.5  # of one race
 KINDS = {"isolated": "by isolated starts", "apart": "by processes of their own that alternate"}
+CLOSE = 0.05  # the half-width that a comparison of both kinds should reach
 LONG = 15  # steps of a repeat of isolated starts that are compared with turns: five are too noisy for 5 %
 
 
@@ -193,7 +194,7 @@ def agreement(seconds: float, kept: Kept, apart: bool) -> dict[str, Any]:
             row["seconds"] += time.monotonic() - began
             kept.write()
         between = unpaired_ratio([math.exp(log) for log in turns], [math.exp(log) for log in isolated])
-        row |= {"agreement": vars(between), "fits": between.holds(1.0) and half_width(between) <= 0.05}
+        row |= {"agreement": vars(between), "fits": between.holds(1.0) and half_width(between) <= CLOSE}
         text = f"{between.centre:.3f} [{between.low:.3f}, {between.high:.3f}]"
         cells = (settings["model"], str(len(turns)), text, str(row["fits"]))
         show(("model", "starts", "turns / isolated", "agree"), [cells])
@@ -211,6 +212,7 @@ def page(results: dict[str, Any]) -> list[str]:
                 "|---|---|---|---|---|",
             ]
             lines += [*(_row(model, row, kind) for model, row in agreement.items()), ""]
+            lines += [*_judged(agreement), ""]
     if power := results.get("power"):
         widths = power["half_widths"]
         turns, isolated = (median(widths[kind]) for kind in ("turns", "isolated"))
@@ -220,6 +222,22 @@ def page(results: dict[str, Any]) -> list[str]:
             f"{100 * isolated:.1f} % by isolated starts. Turns are {isolated / turns:.1f} times narrower.",
         ]
     return lines
+
+
+def _judged(agreement: dict[str, Any]) -> Iterator[str]:
+    """Yield what the intervals say: they contain 1, exclude it, or are too wide to tell."""
+    ratios = {
+        model: Interval(*(row["agreement"][key] for key in ("centre", "low", "high")))
+        for model, row in agreement.items()
+    }
+    different = [model for model, ratio in ratios.items() if not ratio.holds(1.0)]
+    wide = [model for model, ratio in ratios.items() if half_width(ratio) > CLOSE]
+    if different:
+        yield f"Different: {', '.join(different)}."
+    else:
+        yield "All intervals of the fourth column contain 1."
+    if wide:
+        yield f"Wider than plus or minus {100 * CLOSE:.0f} %, so not decided: {', '.join(wide)}."
 
 
 def _row(model: str, row: dict[str, Any], kind: str) -> str:

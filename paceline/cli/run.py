@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 
@@ -187,7 +188,8 @@ def _measure(
     return record, path
 
 
-class Kept(NamedTuple):
+@dataclass(frozen=True)
+class Kept:
     """Places that the record of a script goes to."""
 
     runs: Path

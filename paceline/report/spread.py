@@ -61,9 +61,9 @@ def memory(standings: Sequence[Standing], workers: int) -> Figure | None:
     values: dict[str, tuple[float, float | None, int]] = {}
     colors: dict[str, str] = {}
     for standing in standings:
-        own = [record.resources for record in standing.records if not record.race.get("mates")]
-        alone = [known for record in standing.records if (known := record.resources.get("alone"))]
-        _add(values, standing.label, [*own, *alone])
+        own: list[Resources | Memory] = [one.resources for one in standing.records if not one.race.get("mates")]
+        own += [alone for one in standing.records if (alone := one.resources.get("alone"))]
+        _add(values, standing.label, own)
         colors[standing.label] = color_of(standing)
     unknown = [s for s in standings if s.label not in values]
     shared = {record.turn: record for s in unknown for record in s.records if record.race.get("mates")}

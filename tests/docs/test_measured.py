@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import math
 import sys
 from pathlib import Path
 
@@ -38,6 +39,14 @@ def test_the_kept_ratio_is_that_of_the_kept_widths(race_power):
     assert power["ratio"] == pytest.approx(widths[0] / widths[1])
 
 
+def test_an_interval_that_is_wide_or_excludes_1_is_named(race_power):
+    def row(low, high):
+        return {"agreement": {"centre": math.sqrt(low * high), "low": low, "high": high}}
+
+    lines = list(race_power._judged({"a": row(0.97, 1.02), "b": row(0.8, 1.2), "c": row(1.01, 1.04)}))
+    assert lines == ["Different: c.", "Wider than plus or minus 5 %, so not decided: b."]
+
+
 def test_results_are_kept_with_the_machine_and_written_into_the_page(race_power, tmp_path, monkeypatch):
     monkeypatch.setattr(race_power, "PAGE", tmp_path / "page.md")
     monkeypatch.setattr(race_power, "RECORD", tmp_path / "records" / "results.json")
@@ -58,5 +67,7 @@ def test_results_are_kept_with_the_machine_and_written_into_the_page(race_power,
     assert lines[-1] == "after"
     assert "old" not in lines
     assert "| mlp | 1.116 [1.089, 1.144] | 1.127 [1.073, 1.185] | 0.990 [0.960, 1.020] | 3 |" in lines
+    assert "All intervals of the fourth column contain 1." in lines
+    assert not any("not decided" in line for line in lines)
     assert "15.0 % by isolated starts. Turns are 5.0 times narrower." in lines
     assert kept(race_power)["machine"]["cores"] >= 1

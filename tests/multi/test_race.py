@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from paceline.measure.record.record import read
 from paceline.race.script import measure_script
 from paceline.run.run import Run
+from tests import forked
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = [sys.executable, str(ROOT / "examples" / "train_my_model.py")]
@@ -36,6 +38,24 @@ def test_a_script_is_measured_by_the_wrapper():
     step = parts.pop("step")
     assert sum(parts.values()) == pytest.approx(step, rel=0.02)
     assert min(parts[name] for name in ("data", "forward", "backward", "update")) > 0
+
+
+@pytest.mark.usefixtures("forks")
+def test_a_script_that_is_launched_leaves_a_record_and_can_be_started_again(tmp_path):
+    words = ["run", "-np", 2, "--strategy", "ddp", "--json", tmp_path / "r.json", "--runs", tmp_path / "runs"]
+    done = forked.paceline(*words, "--", sys.executable, SCRIPT[1])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"record: {tmp_path / 'r.json'}" in done.stderr
+    assert "record" not in done.stdout
+    record = read(tmp_path / "r.json")
+    assert (record.run.strategy, record.comm, record.unit) == ("ddp", "gloo", "sample")
+    assert record.text == f"paceline run -np 2 --strategy ddp -- {sys.executable} {SCRIPT[1]}"
+    assert min(record.breakdown[name] for name in ("data", "forward", "backward", "update")) > 0
+    done = forked.paceline("rerun", tmp_path / "r.json", "--runs", tmp_path / "again")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "A / B" in done.stdout
+    [again] = (tmp_path / "again").glob("*.json")
+    assert read(again).run == record.run
 
 
 @pytest.mark.slow
