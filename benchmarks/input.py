@@ -23,7 +23,6 @@ import json
 import os
 import random
 import secrets
-import signal
 import subprocess
 import sys
 import tempfile
@@ -158,7 +157,7 @@ class Served:
         self.source = f"tfrecord(s3://{folder.name})"
 
     def close(self) -> None:
-        self._process.send_signal(signal.SIGINT)
+        self._process.terminate()  # not SIGINT: a shell that started this in the background has it ignored
         self._process.wait()
         for name in self._names:
             del os.environ[name]

@@ -15,9 +15,12 @@ from struct import Struct, unpack_from
 from typing import Any, NamedTuple
 
 from paceline.workload.tfrecord.example import decode
+from paceline.workload.tfrecord.walk import walk
 
 MOST = 1 << 12  # lengths that are remembered
 TWICE = 2  # records of a length that are decoded before their skeleton is known
+MANY = 16  # records from which on they are decoded together
+WIDEST = 4  # bytes of a number that is decoded together with others
 LONG = 1 << 14  # bytes from which on a value is a view of the record instead of a copy
 BYTES, FLOATS, INTEGERS = 0x0A, 0x12, 0x1A  # tags of the three kinds of lists
 Fields = dict[str, Any]  # of one record
@@ -54,6 +57,10 @@ class Alike:
             groups.setdefault(length, []).append(place)
         if len(groups) == 1:
             return self._alike(records)
+        if len(records) >= MANY and 64 * len(groups) > len(records):
+            together = walk(records)
+            if together is not None:
+                return together
         columns: Columns = {}
         for places in groups.values():
             for name, values in self._alike([records[place] for place in places]).items():
@@ -120,6 +127,13 @@ def _column(records: Sequence[bytes], span: _Span, pieces: Sequence[bytes]) -> l
         numbers = b"".join(pieces)
         if max(numbers) < 0x80:
             return [[number] for number in numbers]
+    elif span.kind == INTEGERS and 1 < span.stop - span.start <= WIDEST and len(records) >= MANY:
+        import numpy as np
+
+        digits = np.frombuffer(b"".join(pieces), np.uint8).reshape(len(records), -1)
+        if (digits[:, :-1] >= 0x80).all() and (digits[:, -1] < 0x80).all():  # one number of all these bytes
+            places = np.int64(1) << np.arange(0, 7 * digits.shape[1], 7, dtype=np.int64)
+            return [[number] for number in ((digits & 0x7F).astype(np.int64) @ places).tolist()]
     return [_value(record, span) for record in records]
 
 

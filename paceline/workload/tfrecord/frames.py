@@ -133,9 +133,22 @@ class _Window:
         """Go from length to length, until the window ends or a length is damaged."""
         window, known, head = self._window, self._lengths.known, HEAD.unpack_from
         starts, bodies, ends, at = self.starts, self.bodies, self._ends, 0
-        last = len(window) - HEAD.size
+        last, before, tries = len(window) - HEAD.size, -1, 4
         while at <= last:
             length, check = head(window, at)
+            if length == before and tries and known.get(length) == check:
+                count = self._alike(at, length, check)
+                tries -= count < _MANY
+                stride = AROUND + length
+                starts.extend(range(at, at + count * stride, stride))
+                if contents:
+                    bodies.extend([window[k : k + length] for k in range(at + HEAD.size, at + count * stride, stride)])
+                    ends.extend(range(at + HEAD.size + length, at + count * stride, stride))
+                at += count * stride
+                before = -1 if count else before
+                if count:
+                    continue
+            before = length
             if known.get(length) != check and (field := self._lengths.check(length, check)):
                 self.trouble = field, self._size - self._start - at - HEAD.size
                 break
@@ -150,6 +163,19 @@ class _Window:
         self.at = at
         if not self.trouble and not self.wants and at < self._size - self._start <= len(window):
             self.trouble = "the file ends inside the length", 0
+
+    def _alike(self, at: int, length: int, check: int) -> int:
+        """Return how many whole records from here on begin with the same length and checksum, compared at once."""
+        import numpy as np
+
+        stride = AROUND + length
+        count = (len(self._window) - at) // stride
+        if count < _MANY:
+            return 0
+        lengths = np.ndarray((count,), "<u8", self._window, at, (stride,))
+        checks = np.ndarray((count,), "<u4", self._window, at + 8, (stride,))
+        same = (lengths == length) & (checks == check)
+        return count if same.all() else int(same.argmin())
 
     def _fits(self, at: int, length: int, contents: bool) -> bool:
         """Return whether a record that ends after the window may be taken: only if its contents are not needed."""
