@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.ssh_lab import ssh_lab
+from tests.cluster.training import TRAIN
 from tests.multi.test_launch import alive
 
 pytestmark = [pytest.mark.root, pytest.mark.multi]
@@ -21,24 +22,6 @@ HOSTS = "a:1,b:1,c:1,d:1"
 def lab():
     with ssh_lab(4) as lab:
         yield lab
-
-
-TRAIN = """
-import sys, torch, paceline
-torch.manual_seed(0)
-worker = paceline.join()
-workload = paceline.models.MENU.load("small_cnn")()
-model = workload.model
-pace = paceline.wrap(model, torch.optim.SGD(model.parameters(), lr=0.01))
-for step in range(10):
-    ids = torch.arange(4) + 4 * worker.rank + 16 * step
-    workload.loss(model, workload.batch(ids)).backward()
-    pace.step()
-if worker.first:
-    torch.save(model.state_dict(), sys.argv[1])
-    print("trained on", type(worker.comm).__name__, list(worker.comm.placement))
-worker.close()
-"""
 
 
 def test_training_on_four_hosts_ends_with_the_weights_of_one(lab, tmp_path):

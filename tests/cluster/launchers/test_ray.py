@@ -9,26 +9,16 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from paceline.cluster.lab.lab import Lab
 from paceline.cluster.lab.network import Network
+from tests.cluster.training import TRAIN
 from tests.multi.test_launch import alive
 
 pytestmark = [pytest.mark.root, pytest.mark.multi, pytest.mark.slow]
 ROOT = Path(__file__).parents[3]
 RAY = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus=2", "--disable-usage-stats"]
-SCRIPT = """
-import sys, torch, paceline
-worker = paceline.join()
-torch.manual_seed(0)
-model = torch.nn.Linear(8, 4)
-pace = paceline.wrap(model, torch.optim.SGD(model.parameters(), lr=0.1))
-for step in range(3):
-    model(torch.full((2, 8), float(worker.rank + step))).sum().backward()
-    pace.step()
-print("rank", worker.rank, list(worker.comm.placement), f"{model.weight.sum().item():.4f}")
-worker.close()
-"""
 
 
 class RayLab:
@@ -86,17 +76,23 @@ def _until_joined(lab, count):
         time.sleep(0.5)
 
 
-def test_training_on_two_nodes_of_ray(lab, tmp_path):
-    script = tmp_path / "train.py"
-    script.write_text(SCRIPT)
+def test_training_on_two_nodes_of_ray_ends_with_the_weights_of_one_host(lab, tmp_path):
+    script, many, one = tmp_path / "train.py", tmp_path / "many.pt", tmp_path / "one.pt"
+    script.write_text(TRAIN)
     before = lab.network.received()
-    process = lab.paceline("-np", "2", "--", sys.executable, str(script))
+    process = lab.paceline("-np", "2", "--", sys.executable, str(script), str(many))
     text, _ = process.communicate(timeout=150)
     assert process.returncode == 0, text
-    sums = re.findall(r"\[\d\] rank (\d) \[0, 1\] (\S+)", text)
-    assert sorted(rank for rank, _ in sums) == ["0", "1"]
-    assert len({total for _, total in sums}) == 1
-    assert all(now > then for now, then in zip(lab.network.received(), before, strict=True))
+    assert re.search(r"\[0\] trained on \w+ \[0, 1\]", text), text
+    moved = [now - then for now, then in zip(lab.network.received(), before, strict=True)]
+    words = [sys.executable, "-m", "paceline", "run", "-np", "2", "--", sys.executable, str(script), str(one)]
+    done = subprocess.run(words, cwd=ROOT, env=lab.environ, capture_output=True, text=True, timeout=150)
+    assert done.returncode == 0, done.stdout + done.stderr
+    weights, wanted = torch.load(many), torch.load(one)
+    for name in wanted:
+        torch.testing.assert_close(weights[name], wanted[name], atol=1e-5, rtol=1e-5)
+    nbytes = sum(tensor.nbytes for tensor in wanted.values())
+    assert min(moved) > 10 * nbytes, "both nodes received the gradients of ten steps"
 
 
 def test_a_killed_actor_is_reported_with_its_ranks(lab, tmp_path):

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from paceline.cluster.lab.lab import Lab
+from paceline.cluster.lab.network import Network
 from tests.cluster.slurm_here import slurm
 
 pytestmark = [pytest.mark.root, pytest.mark.multi]
@@ -25,9 +27,9 @@ def cluster():
         yield {**environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
 
-def started(environ, folder, *words):
+def started(environ, folder, *words, prefix=()):
     return subprocess.Popen(
-        [sys.executable, "-m", "paceline", *words],
+        [*prefix, sys.executable, "-m", "paceline", *words],
         cwd=folder,
         env={**environ, "PACELINE_RUNS": str(folder / "runs")},
         stdout=subprocess.PIPE,
@@ -65,6 +67,44 @@ def test_a_cancelled_job_is_reported_as_such(cluster, tmp_path):
     assert f"job {number} of Slurm did not end by itself: somebody cancelled it" in " ".join(said.split())
 
 
+SAVES = """
+import os, pathlib, signal, sys, time
+mark = pathlib.Path(sys.argv[1], "saved-" + os.environ["RANK"])
+if mark.exists():
+    print("continues", os.environ.get("SLURM_RESTART_COUNT"), flush=True)
+    sys.exit()
+def save(*_):
+    mark.write_text("x")
+    os._exit(1)
+signal.signal(signal.SIGTERM, save)
+pathlib.Path(sys.argv[1], "up-" + os.environ["RANK"]).write_text("x")
+time.sleep(120)
+"""
+
+
+def test_a_preempted_job_saves_and_is_queued_again(cluster, tmp_path):
+    """Slurm signals a job like this 60 s before a preemption; the signal is what is tried here."""
+    script = tmp_path / "train.py"
+    script.write_text(SAVES)
+    words = ["--launcher", "slurm(requeue=true, options=--overcommit)", "-np", "2", "--"]
+    process = started(cluster, tmp_path, "run", *words, sys.executable, "-S", str(script), str(tmp_path))
+    number = re.search(r"job (\d+)", process.stdout.readline())[1]
+    limit = time.monotonic() + 60
+    while len(list(tmp_path.glob("up-*"))) < 2:
+        assert time.monotonic() < limit
+        time.sleep(0.1)
+    asked(cluster, "scancel", "--signal=TERM", "--batch", number)
+    while "PENDING" not in asked(cluster, "squeue", "-h", "-j", number, "-o", "%T"):
+        assert time.monotonic() < limit, asked(cluster, "scontrol", "show", "job", number)
+        time.sleep(0.2)
+    assert len(list(tmp_path.glob("saved-*"))) == 2, "every rank had the signal"
+    # Slurm holds a requeued job back for two minutes.
+    asked(cluster, "scontrol", "update", f"job={number}", "StartTime=now")
+    said, _ = process.communicate(timeout=180)
+    assert process.returncode == 0, said
+    assert len(re.findall(r"\[[01]\] continues 1", said)) == 2, said
+
+
 def test_a_failure_inside_the_job_has_its_exit_code_and_text(cluster, tmp_path):
     words = ["run", "--launcher", "slurm(options=--overcommit)", "-np", "2", "--", sys.executable, "-c", "1 / 0"]
     process = started(cluster, tmp_path, *words)
@@ -82,6 +122,38 @@ def test_a_script_under_srun_joins_by_itself(cluster):
     parameters = re.findall(r"rank [01] of 2: parameters (\w+)", done.stdout)
     assert len(parameters) == 2
     assert parameters[0] == parameters[1]
+
+
+TRAIN = """
+import sys, torch, paceline
+torch.manual_seed(0)
+worker = paceline.join()
+model = torch.nn.Linear(512, 512)
+pace = paceline.wrap(model, torch.optim.SGD(model.parameters(), lr=0.1))
+for step in range(5):
+    model(torch.full((2, 512), float(worker.rank + step))).sum().backward()
+    pace.step()
+print("rank", worker.rank, list(worker.comm.placement), f"{model.weight.sum().item():.4f}")
+worker.close()
+"""
+
+
+def test_two_nodes_train_over_their_link(tmp_path):
+    """A Slurm whose nodes are hosts of a lab: srun starts an agent on each, and gradients cross the interfaces."""
+    script = tmp_path / "train.py"
+    script.write_text(TRAIN)
+    with Network(Lab(2, "500mbit")) as network, slurm(network) as environ:
+        environ = {**environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        words = ["run", "--launcher", "slurm(nodes=2)", "-np", "2", "--", sys.executable, str(script)]
+        before = network.received()
+        process = started(environ, tmp_path, *words, prefix=network.prefix(0))
+        said, _ = process.communicate(timeout=150)
+        moved = [now - then for now, then in zip(network.received(), before, strict=True)]
+    assert process.returncode == 0, said
+    sums = re.findall(r"\[\d\] rank (\d) \[0, 1\] (\S+)", said)
+    assert sorted(rank for rank, _ in sums) == ["0", "1"], said
+    assert len({total for _, total in sums}) == 1
+    assert min(moved) > 5 * 4 * 512 * 512, "every node received the gradients of five steps"
 
 
 def asked(environ, *words):
