@@ -36,6 +36,6 @@ def hand_over(comm: Any, state: dict[str, Any] | None, *, fresh: bool) -> dict[s
         work = comm.broadcast(memory, 0, "the state")
     if fresh or not comm.shares_results:
         work.wait()
-    given = Snapshot.unpacked(words.numpy().tobytes(), memory, "the state of rank 0").state if fresh else None
+    state = Snapshot.unpacked(words.numpy().tobytes(), memory, "the state of rank 0").state if fresh else None
     comm.release(memory)
-    return given
+    return state
