@@ -25,9 +25,9 @@ from torch import Tensor, nn
 from paceline.comm.faults import fault
 from paceline.elastic.protocol import COMMIT, LEAVE
 from paceline.errors import PeerLost, WorkloadError, WrongCommand
-from paceline.files.snapshot import Snapshot, fill, room_for
 from paceline.strategy.rules._withheld import Withholding
 from paceline.train.checks import check_known, trainable
+from paceline.train.handover import hand_over
 from paceline.train.ledger import ledger_of, tensors_of
 from paceline.train.metrics import MetricLog
 from paceline.train.pace import StepTimes
@@ -104,7 +104,7 @@ class ElasticPace:
         self.weight: float | None = None  # weight of the next shard; None means 1 / shards
         self._withholding = Withholding(self.trained, lambda operation: _refused(f"{operation} on p.grad"))
         self._takeover = Takeover(optimizer, self._optimizer_step)
-        self._found: list[Any] | None = None  # the schedulers of the optimizer, once they were looked up
+        self._known_schedulers: list[Any] | None = None  # the schedulers of the optimizer, once they were looked up
         self._hooks = [p.register_post_accumulate_grad_hook(self._on_grad) for _, p in self._named]
         self._sum: ShardSum | None = None
         self._taken = 0
@@ -155,34 +155,15 @@ class ElasticPace:
             self.comm, self._numel, self._dtype, self._presence.shares, deterministic=self.deterministic
         )
         if group.fresh:
-            self._share_state(self._presence.member in group.fresh)
+            self._welcome(self._presence.member in group.fresh)
         self._presence.committed, self._presence.holds = group.steps, True
 
-    def _share_state(self, fresh: bool) -> None:
-        """Give the state of rank 0 to new members. On one host, the others do not wait for the copy."""
-        header, tensors = Snapshot(self._state()).outline() if self.comm.rank == 0 else (b"", [])
-        self.comm.get_ready()  # so that no later call waits for a member that copies
-        sizes = torch.tensor([len(header), room_for(tensors)])
-        self.comm.broadcast(sizes, 0, "the size of the state").wait()
-        words = torch.zeros(int(sizes[0]), dtype=torch.uint8)
-        if header:
-            words.copy_(torch.frombuffer(bytearray(header), dtype=torch.uint8))
-        # In shared memory all members have the memory of rank 0; elsewhere each has its own.
-        memory = self.comm.allocate(int(sizes[1]), torch.uint8, 1)
-        if self.comm.rank == 0:
-            fill(memory, tensors)
-        fault("giving the state" if self.comm.rank == 0 else "during the transfer")
-        # Whoever has the header of rank 0 finds its memory filled.
-        work = self.comm.broadcast(words, 0, "the outline of the state")
-        if not self.comm.shares_results:
-            work = self.comm.broadcast(memory, 0, "the state")
-        if fresh or not self.comm.shares_results:
-            work.wait()
-        if fresh:
-            state = Snapshot.unpacked(words.numpy().tobytes(), memory, "the state of rank 0").state
+    def _welcome(self, fresh: bool) -> None:
+        """Give the state of rank 0 to the new members of the group."""
+        state = hand_over(self.comm, self._state() if self.comm.rank == 0 else None, fresh=fresh)
+        if state is not None:
             self._restore(state, self._schedulers())
             self._presence.committed = self._presence.group.steps  # if all others die now, training goes on from here
-        self.comm.release(memory)
 
     def _state(self) -> dict[str, Any]:
         state = {"model": dict(self.model.state_dict()), "optimizer": self.optimizer.state_dict()}
@@ -195,9 +176,9 @@ class ElasticPace:
 
     def _schedulers(self) -> list[Any]:
         """Return the schedulers of the optimizer. They are looked up once, before this member enters a group."""
-        if self._found is None:
-            self._found = schedulers_of(self.optimizer)
-        return self._found
+        if self._known_schedulers is None:
+            self._known_schedulers = schedulers_of(self.optimizer)
+        return self._known_schedulers
 
     # the step -----------------------------------------------------------------------------------
 
@@ -321,7 +302,7 @@ class ElasticPace:
             return 0
         total = 1
         for tensor in tensors_of(self._state()):
-            total = zlib.crc32(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy(), total)
+            total = zlib.crc32(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().data, total)
         return total
 
     def _update(self, exchange: ShardExchange) -> None:

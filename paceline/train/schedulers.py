@@ -37,9 +37,9 @@ def _settings(scheduler: LRScheduler) -> str:
 def _search(optimizer: Optimizer) -> list[LRScheduler]:
     # type() instead of isinstance(): the latter asks an object for its __class__, and a proxy may load something then.
     every: Iterable[Any] = (thing for thing in gc.get_objects() if issubclass(type(thing), LRScheduler))
-    found = [one for one in every if getattr(one, "optimizer", None) is optimizer]
-    parts = {id(part) for one in found for part in getattr(one, "_schedulers", ())}
-    return [one for one in found if id(one) not in parts]
+    mine = [one for one in every if getattr(one, "optimizer", None) is optimizer]
+    parts = {id(part) for one in mine for part in getattr(one, "_schedulers", ())}
+    return [one for one in mine if id(one) not in parts]
 
 
 def states_of(schedulers: Sequence[LRScheduler]) -> list[Any]:

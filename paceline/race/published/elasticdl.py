@@ -69,6 +69,7 @@ def _elastic_title(model: str) -> str:
 def elastic_run(model: str, *, disturbed: bool) -> Run:
     """Return the run of three elastic workers. With `disturbed` (min < workers), one of them is killed on the way."""
     run, _ = run_of(model, max(WORKERS))
+    assert run is not None
     lengths = {"steps": 5, "repeats": 6, "warmup": 0}
     return run.with_(membership=f"elastic(min={2 if disturbed else 3}, max=3)", restart="1", strategy=None, **lengths)
 
