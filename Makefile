@@ -45,9 +45,9 @@ KILLS ?= 120
 kills: $(READY) ## kill workers, servers and launchers at random moments, and look for what is left (20 minutes; root for labs)
 	$(BIN)/python -m tests.kills.campaign --kills $(KILLS) $(if $(SEED),--seed $(SEED))
 
-ROUNDS ?= 40
-chaos: $(READY) ## kill, join and leave at random in elastic jobs; oracles judge, and a table shows seconds to the next commit
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.elastic.chaos --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
+RECORDS ?= runs/chaos.jsonl
+chaos: $(READY) ## kill, join, freeze and leave in elastic jobs, judged by oracles (an hour; a second call goes on)
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.elastic.chaos --records $(RECORDS)
 
 protocol: $(READY) ## 100,000 random schedules of faults through the elastic protocol, for shm and for tcp (minutes)
 	$(BIN)/python -m tests.elastic.test_protocol 100000

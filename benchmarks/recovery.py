@@ -534,15 +534,14 @@ def lines_of(results: list[dict[str, Any]], most: float = BUSY) -> list[str]:
             where = {"all": "**anywhere**", "any": "at any moment"}.get(point, point)
             lines.append(f"| `{way}` | {where} | {' | '.join(cells)} |")
     right = all(all(found["oracles"].values()) for found in results)
-    left = sum(kill["others"] > most for found in results for kill in found["kills"])
+    busy = [kill["seconds"] for found in results for kill in found["kills"] if kill["others"] > most]
     same = [found["same as undisturbed"] for found in results if "same as undisturbed" in found]
     steps = sum(found["steps"] for found in results)
     said = f"{steps:,} steps; the ledger, the counts and the bits of all members are {'right' if right else 'WRONG'}."
-    lines += [
-        "",
-        said,
-        f"{left} kills met a machine that others used by more than {100 * most:.0f} %; they are left out.",
-    ]
+    lines += ["", said]
+    if busy:
+        text = f"{len(busy)} more kills met a machine that others used by over {100 * most:.0f} %:"
+        lines += [text, f"{min(busy):.3f} to {max(busy):.3f} s."]
     if same:
         lines.append(
             f"After all {same[0][1]:,} deterministic steps {same[0][0]:,} times the bits of an undisturbed worker."

@@ -302,7 +302,8 @@ class ElasticPace:
             return 0
         total = 1
         for tensor in tensors_of(self._state()):
-            total = zlib.crc32(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().data, total)
+            raw: Any = tensor.detach().contiguous().view(-1).view(torch.uint8).numpy()
+            total = zlib.crc32(raw, total)
         return total
 
     def _update(self, exchange: ShardExchange) -> None:

@@ -1,152 +1,234 @@
-"""A campaign against elastic jobs: kills, joins, leaves and deaths of the coordinator at random, judged by oracles.
+"""A campaign against elastic jobs: faults of all kinds (rounds.py), judged by oracles.
 
-    python -m tests.elastic.chaos --rounds 20 --seed 1
-    python -m tests.elastic.chaos --seed 1 --only 7         one of its rounds again
+    python -m tests.elastic.chaos --records FILE             all rounds of the plan that FILE does not have yet
+    python -m tests.elastic.chaos --kind random --seed 3     one round
+    python -m tests.elastic.chaos --records FILE --page docs/concepts/membership.md    write its table into a page
 
-Seconds are from a fault to the first commit of a later generation; for the coordinator, to the next commit. A fault
-that hit a worker outside the group, or the end of a job, has none.
+Every round ends with four oracles: the ledger of samples, a weight per sample that counts its uses (after every epoch),
+equal bits of all members after every commit, and in deterministic mode the final bits of one undisturbed worker. FILE
+has a line of JSON per round.
 """
 
 import argparse
 import json
-import os
-import random
-import signal
 import sys
 import time
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
 
 import torch
 
 from paceline.elastic.presence import ElasticPresence
+from paceline.measure.busy import watched_machine
 from tests.elastic import crew as crew_module
-from tests.elastic.crew import DETERMINISTIC, FAST, Crew, undisturbed, warm_up
+from tests.elastic.crew import DETERMINISTIC, FAST, Crew, warm_up
+from tests.elastic.rounds import KINDS, fight
 
-MOST = 6  # workers
-MEAN = 0.7  # seconds between two faults
+MODES = {"deterministic": DETERMINISTIC, "fast": FAST}
+COMMS = ("shm", "tcp")
+EACH = {"points": 1, "random": 3, "collapse": 1, "coordinator": 1, "freeze": 1, "patience": 1, "slow": 1, "resume": 1}
+LONG = (("shm", "deterministic"),)
+BEGIN, END = "<!-- chaos: from docs/records/chaos/rounds.jsonl -->", "<!-- chaos: end -->"
+ORDER = ("kill", "stop", "leave", "join", "coordinator", "kill everything")
+BATCH = 400  # steps that the undisturbed worker makes at a time
 
 
-class Nemesis:
-    """The faults of one round. At least one worker that holds the state of training is always spared."""
+def plan():
+    """Return kind, comm, mode and seed of all rounds of the campaign."""
+    rounds = [
+        (kind, comm, mode, seed)
+        for kind, count in EACH.items()
+        for comm in COMMS
+        for mode in MODES
+        for seed in range(1, count + 1)
+    ]
+    return [*rounds, *(("long", comm, mode, 1) for comm, mode in LONG)]
 
-    def __init__(self, crew, seed):
-        self._crew, self._dice = crew, random.Random(seed)
-        self.faults = []  # kind, time, generation at that time or None
-        self._left = set()  # workers that were asked to leave
 
-    def strike(self):
-        crew, seasoned = self._crew, self.seasoned()
-        roll = self._dice.random()
-        if roll < 0.1:
-            self._note("coordinator", True)
-            os.kill(crew.coordinator, signal.SIGKILL)
-            os.waitpid(crew.coordinator, 0)
-            crew.coordinate(MOST)
-        elif roll < 0.4 or len(seasoned) < 2:
-            if len(crew.workers) < MOST:
-                self._note("join", True)
+class Undisturbed:
+    """The bits of one worker that nobody disturbs, after every step."""
+
+    def __init__(self):
+        self._bits = {}
+
+    def after(self, steps):
+        if steps not in self._bits:
+            epochs = -(-max(steps, BATCH) // -(-crew_module.SAMPLES // crew_module.GLOBAL))
+            crew = Crew(1, DETERMINISTIC, pause=0.0, epochs=epochs)
+            try:
+                crew.coordinate()
                 crew.add()
-        else:
-            victim = self._dice.choice(sorted(crew.workers) if len(seasoned) > 2 else seasoned)
-            leaves = roll > 0.85
-            self._note("leave" if leaves else "kill", victim in seasoned)
-            crew.kill(victim, signal.SIGTERM if leaves else signal.SIGKILL)
-            if leaves:
-                self._left.add(victim)
-
-    def seasoned(self):
-        """Return the pids of workers that have committed, and were not asked to leave."""
-        pids = {int(line["member"].rpartition("-")[2]) for line in self._crew.lines("commit")}
-        return sorted(pids & set(self._crew.workers) - self._left)
-
-    def _note(self, kind, inside):
-        generations = [line["generation"] for line in self._crew.lines("commit")]
-        self.faults.append((kind, time.time(), max(generations, default=0) if inside else None))
-
-    def seconds(self):
-        """Return kind and seconds to the next commit of every fault; None where there is none."""
-        commits = sorted((line["at"], line["generation"]) for line in self._crew.lines("commit"))
-        rows = []
-        for kind, at, generation in self.faults:
-            later = [t for t, g in commits if t > at and (kind == "coordinator" or g > (generation or 0))]
-            rows.append((kind, later[0] - at if later and generation is not None else None))
-        return rows
+                crew.finish(seconds=1200.0)
+                self._bits |= {line["step"] + 1: line["hash"] for line in crew.lines("commit")}
+            finally:
+                crew.close()
+        return self._bits[steps]
 
 
-def fight(seed, membership, epochs):
-    """One job under faults; return what the oracles say of it."""
-    crew = Crew(4, membership, pause=0.02, epochs=epochs)
-    nemesis, dice = Nemesis(crew, seed), random.Random(f"times {seed}")
-    try:
-        crew.coordinate(MOST)
-        for _ in range(4):
-            crew.add()
-        crew.wait(lambda: crew.committed() >= 2)
-        due, codes = time.monotonic(), []
-        while not crew.lines("end"):
-            codes += [code for _, code in crew.reap() if code >= 0]
-            if not crew.workers:
-                break
-            if time.monotonic() > due:
-                due = time.monotonic() + dice.expovariate(1 / MEAN)
-                nemesis.strike()
-            time.sleep(0.01)
-        codes += crew.finish()
-        return {**crew.judge(), "codes": codes, "faults": nemesis.seconds(), "seed": seed}
-    finally:
-        crew.close()
+def play(kind, comm, mode, seed, undisturbed):
+    """Play one round; return its record."""
+    crew_module.COMM = comm
+    began = time.monotonic()
+    with watched_machine() as machine:
+        try:
+            result = fight(kind, MODES[mode], f"{kind} {comm} {mode} {seed}")
+        except Exception as problem:
+            result = {"failed": repr(problem), "faults": []}
+    part, took = machine.part(), time.monotonic() - began
+    wrong = problems_of(result, undisturbed if mode == "deterministic" else None)
+    kept = {name: result.get(name) for name in ("steps", "generations", "goodput", "faults")}
+    when = datetime.now(UTC).isoformat(timespec="seconds")
+    others = round(part.get("other_cores", 0.0) / part["cores"], 3)
+    record = {"kind": kind, "comm": comm, "mode": mode, "seed": seed, "when": when, "took": round(took, 1)}
+    return {**record, "others": others, "wrong": wrong, **kept}
 
 
-def table(faults):
-    """Return the lines of a table: kinds of faults with their number and seconds to the next commit."""
-    lines = ["fault         number   timed     p50     p95     max   (seconds to the next commit)"]
-    for kind in ("kill", "leave", "join", "coordinator"):
-        every = [seconds for name, seconds in faults if name == kind]
+def problems_of(result, undisturbed):
+    """Return the oracles that a round does not satisfy, and what else was wrong."""
+    if "failed" in result:
+        return [result["failed"]]
+    wrong = result["wrong"] + [name for name in ("ledger", "counts", "replicas") if not result[name]]
+    wrong += ["exit codes"] if set(result["codes"]) - {0} else []
+    if undisturbed is not None and not wrong and result["hash"] != [undisturbed.after(result["steps"])]:
+        wrong.append("same bits")
+    return wrong
+
+
+# the records ----------------------------------------------------------------------------------------
+
+
+def read(path):
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def key(record):
+    return record["kind"], record["comm"], record["mode"], record["seed"]
+
+
+def table(records):
+    """Return a table in Markdown: kinds of faults with their number, and seconds to the next commit."""
+    lines = ["| fault | number | timed | p50 | p95 | longest |", "|---|---|---|---|---|---|"]
+    for kind in ORDER:
+        every = [fault["seconds"] for record in records for fault in record["faults"] if fault["kind"] == kind]
         timed = sorted(seconds for seconds in every if seconds is not None)
-        cells = [timed[min(len(timed) - 1, int(part * len(timed)))] for part in (0.5, 0.95, 1.0)] if timed else []
-        lines.append(f"{kind:<12}{len(every):>8}{len(timed):>8}" + "".join(f"{cell:>8.3f}" for cell in cells))
+        cells = [f"{at(timed, part):.2f}" for part in (0.5, 0.95, 1.0)] if timed else ["", "", ""]
+        lines.append(f"| {kind} | {len(every)} | {len(timed)} | {' | '.join(cells)} |")
     return lines
 
 
-def problems_of(result, expected, deterministic):
-    """Return the oracles that a round does not satisfy."""
-    wrong = [name for name in ("ledger", "counts", "replicas") if not result[name]]
-    wrong += ["exit codes"] if set(result["codes"]) - {0} else []
-    return wrong + (["same bits"] if deterministic and result["hash"] != expected else [])
+def at(values, part):
+    return values[min(len(values) - 1, int(part * len(values)))]
+
+
+def summary(records):
+    """Return the text of a page: how many faults, what the oracles say, and the table."""
+    faults, failed = sum(len(record["faults"]) for record in records), sum(bool(record["wrong"]) for record in records)
+    others = sorted(record["others"] for record in records)
+    hours, steps = sum(record["took"] for record in records) / 3600, sum(r["steps"] or 0 for r in records)
+    held = f"in all {len(records)}" if not failed else f"in {len(records) - failed} of {len(records)}"
+    first = [
+        f"{faults:,} faults in {len(records)} jobs, {steps:,} steps, {hours:.1f} hours: all oracles hold {held} jobs.",
+        "Seconds to the next commit, **on two cores that other work used at the same time**",
+        f"(it had {100 * median(others):.0f} % of them in the median job, and {100 * others[-1]:.0f} % at most):",
+    ]
+    lines = [*first, "", *table(records)]
+    more = [*coordinator_lines(records), *freeze_lines(records), *long_lines(records)]
+    return [*lines, "", *more] if more else lines
+
+
+def faults_of(records, kind):
+    return [fault for record in records if record["kind"] == kind for fault in record["faults"]]
+
+
+def coordinator_lines(records):
+    found = [fault for fault in faults_of(records, "coordinator") if fault["kind"] == "coordinator"]
+    without = [fault["seconds"] for fault in found if not fault["alone"]]
+    if not without:
+        return []
+    lines = [
+        f"- A coordinator that was away for a second while a worker died: the next commit came {min(without):.2f} to",
+        f"  {max(without):.2f} s after its restart ({len(without)} times).",
+    ]
+    meanwhile = [fault["meanwhile"] for fault in found if fault["alone"] and "meanwhile" in fault]
+    if meanwhile:
+        lines[-1] += f" If nobody died, members made {min(meanwhile)} to {max(meanwhile)}"
+        lines += [f"  commits without it ({len(meanwhile)} times)."]
+    return lines
+
+
+def freeze_lines(records):
+    found = faults_of(records, "freeze")
+    if not found:
+        return []
+    evicted, back = (sorted(fault[name] for fault in found) for name in ("evicted", "back"))
+    return [
+        f"- {len(found)} workers were frozen for 10 s: evicted after {evicted[0]:.2f} to {evicted[-1]:.2f} s;",
+        f"  they committed again {back[0]:.2f} to {back[-1]:.2f} s after they woke up.",
+    ]
+
+
+def long_lines(records):
+    return [
+        f"- {record['took'] / 60:.0f} minutes of kills and joins over {record['comm']}, {record['mode']}: "
+        f"{len(record['faults'])} faults, goodput {100 * record['goodput']:.1f} %."
+        for record in records
+        if record["kind"] == "long"
+    ]
+
+
+def write_page(path, records):
+    """Replace what stands between the marks of a page."""
+    before, _, rest = path.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    path.write_text(before + "\n".join([BEGIN, "", *summary(records), "", END]) + after)
+
+
+def careless():
+    """Let members apply steps without a verdict."""
+    leave = ElasticPresence.leave
+    ElasticPresence.leave = lambda presence, **how: bool(leave(presence, **how) or True)
+    ElasticPresence.ended = lambda presence: False  # so that members meet a death where they wait for the sum
 
 
 def main():
     parser = argparse.ArgumentParser(prog="tests.elastic.chaos")
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", type=int)
-    parser.add_argument("--epochs", type=int, default=12)
-    parser.add_argument("--fast", action="store_true", help="membership elastic instead of deterministic")
-    parser.add_argument("--comm", choices=("shm", "tcp"), default="shm")
+    parser.add_argument("--records", type=Path, help="a file with a line per round; rounds that it has are left out")
+    parser.add_argument("--kind", action="append", choices=tuple(KINDS))
+    parser.add_argument("--comm", action="append", choices=COMMS)
+    parser.add_argument("--mode", action="append", choices=tuple(MODES))
+    parser.add_argument("--seed", action="append", type=int)
+    parser.add_argument("--minutes", type=float, default=1e9, help="begin no round after this time")
+    parser.add_argument("--page", type=Path, help="write the table of the records into this page, and play nothing")
     parser.add_argument("--careless", action="store_true", help="apply steps without a verdict: must be noticed")
     chosen = parser.parse_args()
-    crew_module.COMM = chosen.comm
+    known = read(chosen.records) if chosen.records else []
+    if chosen.page:
+        write_page(chosen.page, known)
+        return
     torch.set_num_threads(1)
     warm_up()
-    membership = FAST if chosen.fast else DETERMINISTIC
-    expected = undisturbed(membership, epochs=chosen.epochs)["hash"]
+    undisturbed = Undisturbed()
     if chosen.careless:
-        leave = ElasticPresence.leave
-        ElasticPresence.leave = lambda presence, **how: bool(leave(presence, **how) or True)
-        ElasticPresence.ended = lambda presence: False  # so that members meet a death where they wait for the sum
-    faults, failed = [], 0
-    for number in range(chosen.rounds) if chosen.only is None else (chosen.only,):
-        try:
-            result = fight(f"{chosen.seed}-{number}", membership, chosen.epochs)
-            wrong = problems_of(result, expected, not chosen.fast)
-        except Exception as problem:
-            result, wrong = {"faults": []}, [repr(problem)]
-        faults += result["faults"]
-        failed += bool(wrong)
-        print(f"round {number}: {len(result['faults'])} faults, {', '.join(wrong) or 'all oracles hold'}", flush=True)
-        if wrong:
-            print(json.dumps({name: value for name, value in result.items() if name != "faults"}), flush=True)
-    print(*table(faults), sep="\n")
-    print(f"seed {chosen.seed}: {len(faults)} faults, {failed} rounds failed", flush=True)
+        careless()
+    done, failed, limit = set(map(key, known)), 0, time.monotonic() + 60 * chosen.minutes
+    for kind, comm, mode, seed in plan():
+        wanted = ((chosen.kind, kind), (chosen.comm, comm), (chosen.mode, mode), (chosen.seed, seed))
+        if (kind, comm, mode, seed) in done or any(names and name not in names for names, name in wanted):
+            continue
+        if time.monotonic() > limit:
+            break
+        record = play(kind, comm, mode, seed, undisturbed)
+        known.append(record)
+        failed += bool(record["wrong"])
+        if chosen.records:
+            chosen.records.parent.mkdir(parents=True, exist_ok=True)
+            with chosen.records.open("a") as stream:
+                stream.write(json.dumps(record) + "\n")
+        said = ", ".join(record["wrong"]) or "all oracles hold"
+        faults = f"{len(record['faults'])} faults in {record['took']:.0f} s"
+        print(f"{kind} {comm} {mode} {seed}: {faults}, {said}", flush=True)
+    print(*summary(known) if known else ["nothing to do"], sep="\n")
     sys.exit(1 if failed else 0)
 
 
