@@ -8,7 +8,7 @@ more than a quarter of the machine are shown, and repeated.
 
 torchft (pip install 'paceline[peers]') has a worker per replica group, a restart of dead workers at once, and its
 DistributedSampler, whose place every worker keeps after each batch, as its documentation recommends. It runs with its
-defaults, which may take a minute per kill, and with the shortest time-outs that survive on a busy machine (SHORT).
+defaults, which may take a minute per kill, and with short time-outs (SHORT).
 A batch is lost if it was taken but never committed, and repeated if it was committed twice in an epoch.
 
     python benchmarks/recovery.py [--kills 64] [--deterministic] [--torchrun KILLS] [--torchft KILLS]
