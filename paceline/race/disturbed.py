@@ -141,6 +141,8 @@ def _judged(run: Run, folder: Path, killed: int) -> Record:
             f"{'nobody joined' if killed else 'no worker was killed'} before the run of {goal_of(run)} steps ended",
             remedy="a machine with less other work, or more steps",
         )
+    if not (folder / "record.json").exists():
+        raise WorkerFailed("an elastic run left no record", why="it was too short to have a rate", remedy="more steps")
     lost, repeated = uses(lines, rollbacks, goal_of(run))
     record = read(folder / "record.json")
     each = run.samples_per_step // memberships.MENU.make(str(run.membership)).shards

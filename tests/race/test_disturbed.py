@@ -18,7 +18,7 @@ SMALL = {"model": "mlp", "batch_size": 8, "threads": 1, "warmup": 0, "repeats": 
 
 
 def small(least, **changes):
-    return Run(workers=2, membership=f"elastic(min={least}, max=2)", restart="1", **{**SMALL, "steps": 20, **changes})
+    return Run(workers=2, membership=f"elastic(min={least}, max=2)", restart="1", **{**SMALL, "steps": 30, **changes})
 
 
 def test_a_run_is_disturbed_if_its_group_may_shrink():
@@ -74,7 +74,7 @@ def test_an_undisturbed_job_has_no_incident(tmp_path):
 @pytest.mark.slow
 def test_a_job_that_ends_before_anybody_joins_is_no_result(tmp_path, monkeypatch):
     monkeypatch.setattr(job, "_strike", lambda *_: 0)
-    with pytest.raises(WorkerFailed, match="no worker was killed before the run of 200 steps ended"):
+    with pytest.raises(WorkerFailed, match="no worker was killed before the run of 300 steps ended"):
         job.keep_elastic(small(1), tmp_path)
 
 
