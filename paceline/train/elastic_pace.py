@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -28,7 +27,7 @@ from paceline.errors import PeerLost, WorkloadError, WrongCommand
 from paceline.strategy.rules._withheld import Withholding
 from paceline.train.checks import check_known, trainable
 from paceline.train.handover import hand_over
-from paceline.train.ledger import ledger_of, tensors_of
+from paceline.train.ledger import checksum_of, ledger_of
 from paceline.train.metrics import MetricLog
 from paceline.train.pace import StepTimes
 from paceline.train.saving import load_alone, pointed_at, save_alone
@@ -300,11 +299,7 @@ class ElasticPace:
         """Return 32 bits that stand for the whole state, every COMPARED steps; in other steps 0."""
         if self.steps % COMPARED or not self.steps:
             return 0
-        total = 1
-        for tensor in tensors_of(self._state()):
-            raw: Any = tensor.detach().contiguous().view(-1).view(torch.uint8).numpy()
-            total = zlib.crc32(raw, total)
-        return total
+        return checksum_of(self._state())
 
     def _update(self, exchange: ShardExchange) -> None:
         """Run the optimizer on the sum of the exchange, and set the BatchNorm statistics."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,15 @@ def tensors_of(value: Any) -> Iterator[torch.Tensor]:
     elif isinstance(value, Mapping):
         for key in sorted(value, key=str):
             yield from tensors_of(value[key])
+
+
+def checksum_of(state: Any) -> int:
+    """Return 32 bits that stand for the tensors of a state."""
+    total = 1
+    for tensor in tensors_of(state):
+        raw: Any = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
+        total = zlib.crc32(raw, total)
+    return total
 
 
 def ledger_of(

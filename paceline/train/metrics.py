@@ -9,6 +9,8 @@ import math
 from functools import cached_property
 from typing import Any
 
+import torch
+
 from paceline.errors import WrongCommand, short
 from paceline.measure.record.rank_report import MetricRows
 
@@ -46,7 +48,7 @@ class MetricLog:
 
 def _number(name: str, value: Any) -> float:
     try:
-        return float(value.detach() if hasattr(value, "detach") else value)  # float() of a loss would warn
+        return float(value.detach() if isinstance(value, torch.Tensor) else value)  # float() of a loss would warn
     except (TypeError, ValueError, RuntimeError):
         raise WrongCommand(
             f"log({name}={short(repr(value))})", why="it is not one number", remedy=f"log({name}=float(...))"

@@ -20,9 +20,6 @@ class Signs:
     def beats(self, rank):
         return 5
 
-    def away(self, rank):
-        return False
-
     def phase(self, rank):
         return 0
 
@@ -46,7 +43,7 @@ def member(monkeypatch):
     made = ElasticPresence(Contact("token", fixed="127.0.0.1:1"), "a", transport=transport)
     monkeypatch.setattr(made.client, "poll", lambda *_: None)
     made.group, made._signs, made._inside = Group(1, ("a", "b"), 0), Signs(), True
-    made._commits = [0.1 * step for step in range(10)]
+    made._commits, made._durations = 10, [0.1] * 10
     assert made.silence == LEAST_SILENCE
     return made
 

@@ -40,7 +40,7 @@ def test_a_contender_is_a_strategy_axes_or_both(text, label, choices):
         ("allreduce,horovod", "strategy is given twice"),
         ("--rule atc extra", "'extra' belongs to no flag"),
         ("--rule 'atc", "No closing quotation"),
-        ("steps=4", "does not exist"),
+        ("steps=4", "belongs to the race as a whole"),
     ],
 )
 def test_what_cannot_be_read_says_why(text, complaint):

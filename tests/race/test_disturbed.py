@@ -110,7 +110,7 @@ def test_elastic_rows_are_measured_as_jobs_of_their_own(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(tables, "keep_elastic", lambda run, runs, race: asked.append((run, race["name"])))
     monkeypatch.setattr(tables, "keep", lambda run, *_, **__: asked.append((run, "fixed")))
-    assert tables.measure_missing("elasticdl", tmp_path, quick=True) == []
+    assert tables.measure_missing("elasticdl", tmp_path, quick=True) == ([], 0)
     elastic = [run for run, name in asked if name == "reproduce elasticdl"]
     assert elastic == elastic_runs(tmp_path), "their steps are not shortened"
     assert all(run.membership is None for run, name in asked if name == "fixed")

@@ -16,7 +16,18 @@ FAMILIES = {**MENUS, "topology": topologies.MENU}
 FOREIGN = {"clone", "to", "logits", "sampler", "batch_sampler", "__getitem__", "__len__"}
 FOREIGN |= {"__name__", "__args__", "sched_getaffinity", "last_value", "strerror", "MAP_POPULATE", "model_fields"}
 FOREIGN |= {"optimizer", "_orig_mod", "_compiled_call_impl", "found_inf", "__func__", "getloadavg", "TCP_USER_TIMEOUT"}
-FOREIGN |= {"ctx", "option_name", "param", "rich_help_panel", "item", "ndim", "nbytes", "safe_path", "mallopt"}
+FOREIGN |= {
+    "_schedulers",
+    "ctx",
+    "option_name",
+    "param",
+    "rich_help_panel",
+    "item",
+    "ndim",
+    "nbytes",
+    "safe_path",
+    "mallopt",
+}
 WORDS = {word for menu in (*FAMILIES.values(), COMPUTES) for word in menu.names()}
 
 
