@@ -197,7 +197,8 @@ class Network:
     def _overlay(self, host: int) -> list[str]:
         address, own = self.address(host), self.wire_address(host)
         return [
-            f"link add {OVERLAY} type vxlan id 77 dstport 4789 local {own} dev {INTERFACE} nolearning",
+            f"link add {OVERLAY} address {_hardware(host)} type vxlan id 77 dstport 4789 local {own} dev {INTERFACE} "
+            "nolearning",
             f"link set {OVERLAY} addrgenmode none mtu 1450",
             f"address add {address}/24 dev {OVERLAY}",
             f"link set {OVERLAY} up",
@@ -205,12 +206,21 @@ class Network:
         ]
 
     def _peers(self, host: int) -> list[str]:
-        """Return bridge commands that send broadcasts to each of the other hosts, because there is no multicast."""
-        peers = [peer for peer in range(self.lab.hosts) if peer != host]
-        return [f"fdb append 00:00:00:00:00:00 dev {OVERLAY} dst {self.wire_address(peer)}" for peer in peers]
+        """Return bridge commands that send packets for a peer to its host alone, and broadcasts to all other hosts.
+
+        There is no multicast. Packets for unknown interfaces go everywhere too, so every interface is listed.
+        """
+        peers = {peer: self.wire_address(peer) for peer in range(self.lab.hosts) if peer != host}
+        known = [f"fdb add {_hardware(peer)} dev {OVERLAY} dst {address}" for peer, address in peers.items()]
+        return known + [f"fdb append 00:00:00:00:00:00 dev {OVERLAY} dst {address}" for address in peers.values()]
 
     def _remove(self) -> None:
         _remove_all(name for name in _names() if name.startswith(self._name + "-"))
+
+
+def _hardware(host: int) -> str:
+    """Return the hardware address of a host's interface in the overlay."""
+    return f"02:70:61:63:65:{host + 1:02x}"
 
 
 def switch_port(switch: str, host: int, state: str) -> None:

@@ -104,3 +104,14 @@ def test_an_overlay_carries_what_its_headers_leave():
         moved = [now - then for now, then in zip(network.received(), before, strict=True)]
     assert all(rate == pytest.approx(network.lab.goodput, rel=0.1) for rate in rates)
     assert min(moved) > 0.5 * min(rates), "it travels over the shaped interfaces"
+
+
+@pytest.mark.root
+@pytest.mark.multi
+def test_an_overlay_sends_data_to_one_host_only():
+    with Network(Lab(4, "20mbit", "vxlan")) as network:
+        before = network.sent()
+        rates = network.goodput(1.0)  # and 0.3 s at the start that are not measured
+        moved = [now - then for now, then in zip(network.sent(), before, strict=True)]
+    data = 1.3 * sum(rates) / len(rates)
+    assert max(moved) < 1.6 * data, "copies for the two other hosts would make it three times as much"
