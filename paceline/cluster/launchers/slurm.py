@@ -37,6 +37,21 @@ from paceline.types import Host, Seat
 PATIENCE = 120.0  # seconds for a step to start
 
 
+# A shell ends at once by the signal of a preemption, unless it handles it; `wait` returns early when it does.
+_AGAIN = """trap 'signaled=1; kill -TERM "$child" 2>/dev/null' TERM
+{command} &
+child=$!
+test -z "$signaled" || kill -TERM "$child"
+while :; do
+    wait "$child"
+    code=$?
+    kill -0 "$child" 2>/dev/null || break
+done
+test "$code" -ne 143 || scontrol requeue "$SLURM_JOB_ID"
+exit "$code"
+"""
+
+
 @dataclass(frozen=True)
 class Slurm(Member):
     """Options for sbatch. They have no effect inside an allocation. `requeue` starts a preempted job again."""
@@ -116,10 +131,10 @@ class Slurm(Member):
         for line in lines:
             if "\n" in line:
                 raise WrongCommand(f"slurm: {line!r}", why="an option has one line")
-        again = 'test $? -ne 143 || scontrol requeue "$SLURM_JOB_ID"\n' if self.requeue else ""
-        start = "" if again else "exec "
         head = "".join(f"#SBATCH {line}\n" for line in lines)
-        return f"#!/bin/sh\n{head}{start}{shlex.join(command)}\n{again}"
+        return f"#!/bin/sh\n{head}" + (_AGAIN if self.requeue else "exec {command}\n").format(
+            command=shlex.join(command)
+        )
 
 
 def inside(environ: Mapping[str, str]) -> bool:

@@ -65,6 +65,44 @@ def test_a_cancelled_job_is_reported_as_such(cluster, tmp_path):
     assert f"job {number} of Slurm did not end by itself: somebody cancelled it" in " ".join(said.split())
 
 
+SAVES = """
+import os, pathlib, signal, sys, time
+mark = pathlib.Path(sys.argv[1], "saved-" + os.environ["RANK"])
+if mark.exists():
+    print("continues", os.environ.get("SLURM_RESTART_COUNT"), flush=True)
+    sys.exit()
+def save(*_):
+    mark.write_text("x")
+    os._exit(1)
+signal.signal(signal.SIGTERM, save)
+pathlib.Path(sys.argv[1], "up-" + os.environ["RANK"]).write_text("x")
+time.sleep(120)
+"""
+
+
+def test_a_preempted_job_saves_and_is_queued_again(cluster, tmp_path):
+    """Slurm signals a job like this 60 s before a preemption; the signal is what is tried here."""
+    script = tmp_path / "train.py"
+    script.write_text(SAVES)
+    words = ["--launcher", "slurm(requeue=true, options=--overcommit)", "-np", "2", "--"]
+    process = started(cluster, tmp_path, "run", *words, sys.executable, "-S", str(script), str(tmp_path))
+    number = re.search(r"job (\d+)", process.stdout.readline())[1]
+    limit = time.monotonic() + 60
+    while len(list(tmp_path.glob("up-*"))) < 2:
+        assert time.monotonic() < limit
+        time.sleep(0.1)
+    asked(cluster, "scancel", "--signal=TERM", "--batch", number)
+    while "PENDING" not in asked(cluster, "squeue", "-h", "-j", number, "-o", "%T"):
+        assert time.monotonic() < limit, asked(cluster, "scontrol", "show", "job", number)
+        time.sleep(0.2)
+    assert len(list(tmp_path.glob("saved-*"))) == 2, "every rank had the signal"
+    # Slurm holds a requeued job back for two minutes.
+    asked(cluster, "scontrol", "update", f"job={number}", "StartTime=now")
+    said, _ = process.communicate(timeout=180)
+    assert process.returncode == 0, said
+    assert len(re.findall(r"\[[01]\] continues 1", said)) == 2, said
+
+
 def test_a_failure_inside_the_job_has_its_exit_code_and_text(cluster, tmp_path):
     words = ["run", "--launcher", "slurm(options=--overcommit)", "-np", "2", "--", sys.executable, "-c", "1 / 0"]
     process = started(cluster, tmp_path, *words)

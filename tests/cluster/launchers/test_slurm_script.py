@@ -1,5 +1,9 @@
 """The batch script of launcher slurm, and reading an allocation."""
 
+import contextlib
+import os
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -26,6 +30,33 @@ def test_a_preempted_job_is_started_again_if_wanted():
     text = Slurm(requeue=True).script(["paceline", "run"], 2, LOG)
     assert "#SBATCH --signal=B:TERM@60\n" in text
     assert 'scontrol requeue "$SLURM_JOB_ID"' in text
+
+
+@pytest.mark.parametrize(("code", "again"), [(143, True), (3, False), (0, False)])
+def test_the_script_passes_the_signal_on_and_waits_for_the_end(tmp_path, code, again):
+    """The shell alone gets the signal. A command that needs a second to end is waited for, and its code decides."""
+    for name, text in {
+        "paceline": f"trap 'sleep 1; echo saved; exit {code}' TERM; echo up; while :; do sleep 0.1; done",
+        "scontrol": 'echo "again: $*"',
+    }.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    script = tmp_path / "script"
+    script.write_text(Slurm(requeue=True).script([str(tmp_path / "paceline"), "run"], 2, LOG))
+    environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
+    process = subprocess.Popen(
+        ["/bin/sh", str(script)], env=environ, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        assert process.stdout.readline() == "up\n"
+        process.terminate()
+        said, _ = process.communicate(timeout=20)
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # all have ended
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    assert process.returncode == code
+    assert said == "saved\n" + "again: requeue 7\n" * again
 
 
 def test_an_option_cannot_add_lines_to_the_script():
