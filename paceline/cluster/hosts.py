@@ -80,13 +80,15 @@ def read_hosts(text: str) -> tuple[Host, ...]:
 
 def read_hostfile(path: Path) -> tuple[Host, ...]:
     """Read a hostfile in either form. Errors name the line."""
-    hosts = []
+    hosts: list[Host] = []
+    numbers: list[int] = []
     for number, line in _lines(path):
         where = f"{path}, line {number}: {short(line)}"
+        numbers.append(number)
         hosts.append(_host(line, where) if _SHORT.fullmatch(line) else _of_mpi(line, where))
     if not hosts:
         raise WrongCommand(f"--hostfile {path}", why="it names no host", remedy="one line for each host: a slots=4")
-    return _distinct(hosts, f"--hostfile {path}")
+    return _distinct(hosts, f"--hostfile {path}", numbers)
 
 
 def read_cluster(path: Path) -> tuple[Host, ...]:
@@ -211,12 +213,13 @@ def _checked(host: Host, where: str) -> Host:
     return host
 
 
-def _distinct(hosts: Sequence[Host], where: str) -> tuple[Host, ...]:
+def _distinct(hosts: Sequence[Host], where: str, numbers: Sequence[int] = ()) -> tuple[Host, ...]:
+    """Return the hosts. Raises WrongCommand for a host that is named twice; `numbers` are the lines of the hosts."""
     twice = [name for name, count in Counter(host.name for host in hosts).items() if count > 1]
     if twice:
-        raise WrongCommand(
-            where, why=f"{twice[0]} is named twice", remedy=f"one entry with all its slots, such as {twice[0]}:4"
-        )
+        lines = [str(number) for number, host in zip(numbers, hosts, strict=False) if host.name == twice[0]][:2]
+        why = f"{twice[0]} is named twice{f', in lines {lines[0]} and {lines[1]}' if lines else ''}"
+        raise WrongCommand(where, why=why, remedy=f"one entry with all its slots, such as {twice[0]}:4")
     return tuple(hosts)
 
 

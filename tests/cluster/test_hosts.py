@@ -55,7 +55,7 @@ def test_a_hostfile_has_either_form(tmp_path):
         ("a slots=four", r"line 1: a slots=four: slots is a number; got four"),
         ("a slots=0", r"line 1: a slots=0: a has 0 slots"),
         ("a:4\n\n# c\n?b", r"line 4: \?b: a line is `HOST slots=4`"),
-        ("a\nb\na slots=2", r"a is named twice"),
+        ("a\n# c\nb\nme@a slots=2", r"a is named twice, in lines 1 and 4"),
         ("# nobody\n", "it names no host"),
     ],
 )
