@@ -1,6 +1,7 @@
 """Launcher kubernetes: the Job that it writes, and the very commands of its pods on hosts of a lab."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -60,18 +61,35 @@ def paceline(*words):
     return [sys.executable, "-m", "paceline", *words]
 
 
+TRAIN = """
+import os, torch, paceline
+torch.manual_seed(0)
+worker = paceline.join()
+model = torch.nn.Linear(512, 512)
+pace = paceline.wrap(model, torch.optim.SGD(model.parameters(), lr=0.1))
+for step in range(5):
+    model(torch.full((2, 512), float(worker.rank + step))).sum().backward()
+    pace.step()
+total = f"{model.weight.sum().item():.4f}"
+print("rank", worker.rank, "on", os.environ["NODE_RANK"], os.environ["MASTER_ADDR"], list(worker.comm.placement), total)
+worker.close()
+"""
+
+
 @pytest.mark.root
 @pytest.mark.multi
-def test_the_commands_of_all_pods_run_to_the_end_where_the_headless_names_resolve(tmp_path):
-    code = "import os; print('rank', os.environ['RANK'], 'on', os.environ['NODE_RANK'], os.environ['MASTER_ADDR'])"
-    words = ["run", "--launcher", "kubernetes(pods=2, slots=2, job=j)", "-np", "4", "--", sys.executable, "-c", code]
+def test_the_commands_of_all_pods_train_to_the_end_where_the_headless_names_resolve(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(TRAIN)
+    words = ["run", "--launcher", "kubernetes(pods=2, slots=2, job=j)", "-np", "4", "--", sys.executable, str(script)]
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # as in the image, python3 is the one with paceline
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": path}
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": path, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(paceline(*words), cwd=ROOT, env=environ, capture_output=True, text=True, check=True)
     _, job = documents(done.stdout)
     container = job["spec"]["template"]["spec"]["containers"][0]
     assert container["env"][0]["name"] == "PACELINE_TOKEN"
     with Network(Lab(2, "200mbit")) as network, names(network, 2):
+        before = network.received()
         pods = [
             subprocess.Popen(
                 [*network.prefix(index), *container["command"]],
@@ -84,9 +102,12 @@ def test_the_commands_of_all_pods_run_to_the_end_where_the_headless_names_resolv
             for index in range(2)
         ]
         lines = [pod.communicate(timeout=90)[0] for pod in pods]
+        moved = [now - then for now, then in zip(network.received(), before, strict=True)]
     assert [pod.returncode for pod in pods] == [0, 0], lines
-    for rank in range(4):
-        assert f"[{rank}] rank {rank} on {rank // 2} 10.77.0.1" in lines[0]
+    sums = re.findall(r"\[(\d)\] rank \1 on (\d) 10\.77\.0\.1 \[0, 0, 2, 2\] (\S+)", lines[0])
+    assert sorted((int(rank), int(node)) for rank, node, _ in sums) == [(0, 0), (1, 0), (2, 1), (3, 1)], lines
+    assert len({total for *_, total in sums}) == 1
+    assert min(moved) > 0.9 * 5 * 4 * 512 * 512, "both pods received the gradients of five steps"
 
 
 class names:
