@@ -135,8 +135,8 @@ def make_record(
         accuracy=[_figures(grade) for grade in first.accuracy],
         metrics=metrics_of([rank.metrics for rank in ranks]),
         incidents=_skips(first),
-        # Reports of scripts have no meetings.
-        clock=align([rank.meetings for rank in ranks]) if first.meetings else Clock(),
+        # Without events, and in reports of scripts, there are no meetings.
+        clock=align([rank.meetings for rank in ranks]) if all(rank.meetings for rank in ranks) else Clock(),
     )
 
 

@@ -71,6 +71,8 @@ def measure(
 
 def aligned(ranks: Sequence[RankReport]) -> list[list[Any]]:
     """Return the events of every rank, in the time of rank 0."""
+    if not all(rank.meetings for rank in ranks):
+        return [[] for _ in ranks]
     offsets = align([rank.meetings for rank in ranks])["offsets"]
     return [
         [[seconds - offset, *rest] for seconds, *rest in rank.events]

@@ -122,10 +122,11 @@ def in_eval(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def replicas(model: nn.Module, comm: Comm) -> dict[str, Any]:
+def replicas(model: nn.Module, comm: Comm, *, distance: bool = True) -> dict[str, Any]:
     """Return whether all ranks hold the same bits, and the largest distance to the mean, relative to the mean's norm.
 
-    Means are computed only if bits differ, piece by piece, so that no second model has to fit into memory.
+    Means are computed only if bits differ, piece by piece, so that no second model has to fit into memory. They move
+    twice the bytes of the model, so a caller that does not need the distance leaves them out.
     """
     device = next(model.parameters()).device
     code = torch.tensor([_checksum(model)], dtype=torch.int64, device=device)
@@ -133,6 +134,8 @@ def replicas(model: nn.Module, comm: Comm) -> dict[str, Any]:
     comm.all_gather(code, codes, "checksums").wait()
     if len(set(codes.tolist())) == 1:
         return {"identical": True, "distance": 0.0}
+    if not distance:
+        return {"identical": False}
     apart, norm = 0.0, 0.0
     for piece in map(torch.Tensor.double, _pieces(model)):
         mean = torch.empty_like(piece)

@@ -154,7 +154,8 @@ class Measurement:
         coding = cast(Coding, {key: (now - self._coded[key]) / steps for key, now in _coding(training).items()})
         losses, rss_peak = list(training.losses), peak_rss()  # taken before the extra steps of _events
         events, exposed, profile = _events(training, run)
-        meetings = meet(comm.barrier, time.perf_counter)
+        # Meetings bring events to one clock. They are collective, so what a rank has seen does not matter.
+        meetings = meet(comm.barrier, time.perf_counter) if _watched() else []
         flops, peak = costs or _costs(run, training, comm)
         training.drain()
         return RankReport(
@@ -184,7 +185,8 @@ class Measurement:
             flops=flops,
             peak=peak,
             gpu={"use": self._gpu.share, "memory": self._gpu.memory},
-            replicas=cast(Replicas, replicas(training.pace.model, comm)),
+            # replayed gradients are noise, and so is the distance of replicas that add it up
+            replicas=cast(Replicas, replicas(training.pace.model, comm, distance=run.compute == "real")),
             plan=_plan(training),
             profile=profile,
             staleness=_staleness(training),
@@ -234,10 +236,15 @@ def _input(training: Any) -> InputPart:
     return {} if counts is None else cast(InputPart, {**vars(counts), "reasons": dict(counts.reasons)})
 
 
+def _watched() -> int:
+    """Return the number of steps whose events are kept. It is the same on all ranks."""
+    return int(os.environ.get("PACELINE_WATCHED", "3"))
+
+
 def _events(training: Any, run: Run) -> tuple[list[EventRow], float, dict[str, Any] | None]:
     """Make a few more steps. Return their events, the mean exposed seconds of a step, and layer times if measured."""
 
-    steps = int(os.environ.get("PACELINE_WATCHED", "3"))
+    steps = _watched()
     if not steps:
         return [], 0.0, _profile(training, None, run)
     log: list[EventRow] = []
