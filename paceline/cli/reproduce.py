@@ -21,6 +21,7 @@ from paceline.report.tables import plain
 if TYPE_CHECKING:
     from paceline.race.published._forecast import Forecasts
     from paceline.race.published._sheet import Filled, PublishedFigure, Reproduction, SheetCell
+    from paceline.run.run import Run
 
 NAMES = "bluefog, ddl_benchmarks, dlaas, elasticdl or tensorpack"
 WIDTH = 80
@@ -45,6 +46,18 @@ def reproduce(
             help="With --measure: how many records each configuration should have; more give narrower intervals.",
         ),
     ] = 5,
+    table: Annotated[
+        str | None, typer.Option("--table", metavar="TEXT", help="Only the tables with this text in their title.")
+    ] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            "--minutes",
+            min=0.1,
+            max=1_000_000,
+            help="With --measure: start nothing that would end later; the same command continues.",
+        ),
+    ] = None,
     runs: o.Runs = Path("runs"),
     json: o.JsonFile = None,
 ) -> None:
@@ -59,11 +72,26 @@ def reproduce(
 
     if json is not None:
         check_writable(json)
-    problems = measure_missing(name, runs, quick=quick, starts=starts, on_run=_tell) if measure else []
-    reproduction = work(name, runs)
+    problems, left = (
+        measure_missing(
+            name,
+            runs,
+            quick=quick,
+            starts=starts,
+            table=table,
+            minutes=minutes,
+            on_start=_tell,
+            on_line=_tell_line,
+        )
+        if measure
+        else ([], 0)
+    )
+    reproduction = work(name, runs, table)
     forecasts = forecasts_of(name, reproduction.published)
     for line in spoken(reproduction, forecasts):
         print(line)
+    if left:
+        print(f"{left} starts are left: run the same command again", file=sys.stderr)
     for problem in problems:
         print(f"failed: {problem}", file=sys.stderr)
     if json is not None:
@@ -73,9 +101,15 @@ def reproduce(
         raise typer.Exit(1)
 
 
-def _tell(run: Any, number: int, count: int, left: float | None) -> None:
+def _tell(runs: Sequence[Run], number: int, count: int, left: float | None) -> None:
     rest = "" if left is None else f", about {spoken_time(left)} left"
-    print(f"{number}/{count}{rest}: {run.text}", file=sys.stderr, flush=True)
+    others = f", and {len(runs) - 1} more in the same processes" if len(runs) > 1 else ""
+    print(f"{number}/{count}{rest}: {runs[0].text}{others}", file=sys.stderr, flush=True)
+
+
+def _tell_line(rank: int, stream: str, line: str) -> None:
+    if rank == 0:
+        print(f"    {line}", file=sys.stderr, flush=True)
 
 
 def spoken(reproduction: Reproduction, forecasts: Forecasts | None = None) -> Iterator[str]:

@@ -86,6 +86,8 @@ def _blamed(folder: Path, workers: int, problem: WorkerFailed) -> TurnFailed:
 
 def _notes(task: TurnsTask, ranks: Sequence[RankReport]) -> list[str]:
     alone = len(task.runs) == 1
+    if task.in_sequence:
+        return [] if alone else [MEMORY]
     drain, block = fmean(median(rank.drains) for rank in ranks), fmean(median(rank.seconds) for rank in ranks)
     late = f"finishing exchanges that cross the step took {1e3 * drain:.1f} ms after each turn, outside the rate"
     return ([] if alone else [MEMORY]) + ([late] if drain > 0.01 * block else [])

@@ -22,6 +22,8 @@ class TurnsTask(BaseModel):
     """The contenders of a shared start, in the order of their labels.
 
     They take `turns` turns, or as many as fit into `seconds`. `room` replaces the free memory of the host, in bytes.
+    With `in_sequence`, each takes all its turns before the next one is built, so that only one is in memory; their
+    order is that of `runs`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -32,6 +34,7 @@ class TurnsTask(BaseModel):
     seconds: float = 6.0
     seed: int = 0
     room: int | None = None
+    in_sequence: bool = False
 
     def order(self, turn: int) -> list[int]:
         """Return the order of the contenders in one turn. It is random for each turn, and the same on all ranks."""

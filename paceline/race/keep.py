@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,9 @@ from paceline.measure.record.events import events_of, write_events
 from paceline.measure.record.experiment import Experiment, with_comparison
 from paceline.measure.record.record import Record, is_special, make_folder, write
 from paceline.measure.stats.intervals import Interval, quotient
-from paceline.race.results.standing import setting
+from paceline.measure.together import measure_together
+from paceline.measure.turns import TurnsTask
+from paceline.race.results.standing import contender, setting
 from paceline.run.axes import Composed
 from paceline.run.compose.flags import check_variables
 from paceline.run.run import TO_SCRIPTS, Run
@@ -66,6 +68,35 @@ def keep(
     if json is not None:
         save(record, [] if is_special(json) else events, json)
     return record, path
+
+
+def keep_together(
+    runs: Sequence[Run], folder: Path, *, race: Mapping[str, Any], on_line: OnLine | None = None
+) -> list[Record]:
+    """Measure runs in one set of processes, one after the other, and write a record of each.
+
+    A failure leaves a failed record of every run. `race` is the round of the runs.
+    """
+    for run in runs:
+        check_variables(run, os.environ)
+    check_runs(folder)
+    make_folder(folder)
+    labels = tuple(f"{contender(run)}, {run.compute}" for run in runs)
+    task = TurnsTask(runs=tuple(runs), labels=labels, turns=runs[0].repeats, in_sequence=True)
+    try:
+        results = measure_together(task, on_line, watched=0)
+    except PacelineError as problem:
+        failed = [failed_record(run, str(problem)) for run in runs]
+        with suppress(PacelineError):  # report the failure of the runs, even if the disk is full
+            for record in failed:
+                save(record, [], folder / f"{record.id}.json")
+        raise
+    records = []
+    for label, (record, events) in zip(labels, results, strict=True):
+        facts = {**race, "shared": True, "mates": [mate for mate in labels if mate != label]}
+        record = record.model_copy(update={"race": facts})
+        records.append(save(record, events, folder / f"{record.id}.json"))
+    return records
 
 
 def save(record: Record, events: list[list[Any]], path: Path) -> Record:

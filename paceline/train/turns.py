@@ -6,6 +6,8 @@
     ...                                                    the order of contenders is drawn for each turn
 
 Each contender has its own model, optimizer, comm, plan and random state. All must agree on process-wide settings.
+
+If they do not fit into memory together, they go in sequence: build a, measure a, forget a, build b ...
 """
 
 from __future__ import annotations
@@ -141,6 +143,10 @@ def work(task: TurnsTask, state: dict[str, Any], folder: Path) -> None:
     referee = connect(where, "auto", first.deadline, cuda=device.kind == "cuda")
     comms, failure = [referee], "failed"
     try:
+        if task.in_sequence:
+            _in_sequence(task, where, device, state, folder, referee)
+            failure = ""
+            return
         contenders = []
         for contender in _built(task, where, device, state):
             contenders.append(contender)
@@ -151,6 +157,43 @@ def work(task: TurnsTask, state: dict[str, Any], folder: Path) -> None:
     finally:
         for comm in reversed(comms):
             comm.close(failure)
+
+
+def _in_sequence(
+    task: TurnsTask, where: Position, device: Device, state: dict[str, Any], folder: Path, referee: Any
+) -> None:
+    """Build, measure and forget one contender after another."""
+    settings, costs = process_settings(), None
+    for index, (run, label) in enumerate(zip(task.runs, task.labels, strict=True)):
+        if referee.rank == 0:
+            print(f"{index + 1}/{len(task.runs)}: {label}", flush=True)
+        contender = Contender(run, label, where, device, state, Workloads())
+        failure = "failed"
+        try:
+            _check_settings(contender.label, settings, state)
+            costs = _measured_alone(contender, task.turns or 1, folder, index, costs)
+            failure = ""
+        finally:
+            contender.comm.close(failure)
+        del contender
+        gc.collect()
+        referee.barrier()
+
+
+def _measured_alone(
+    contender: Contender, turns: int, folder: Path, index: int, costs: tuple[float | None, float | None] | None
+) -> tuple[float | None, float | None]:
+    """Measure blocks of a contender that has the processes to itself, write its report, and return its costs."""
+    contender.warm_up()
+    with contender.acting():
+        measurement = contender.measurement
+        measurement.begin()
+        for _ in range(turns):
+            measurement.block(contender.run.steps or 1)
+        measurement.grade(0)
+        report = measurement.report(costs)
+    write(report_path(folder, index, report.rank), report.to_json())
+    return report.flops, report.peak
 
 
 def _built(task: TurnsTask, where: Position, device: Device, state: dict[str, Any]) -> Iterator[Contender]:

@@ -51,3 +51,27 @@ def test_copies_that_do_not_fit_are_refused_before_they_are_built():
     with pytest.raises(TurnFailed, match="GB are free") as caught:
         measure_together(task(("limit", "allreduce"), room=1), on_line=lambda *_: None)
     assert (caught.value.contender, caught.value.kind) == ("", "NoRoom")
+
+
+def test_in_sequence_only_one_contender_is_in_memory_and_all_have_records():
+    names, lines = ("limit", "ddp", "allreduce", "dear"), []
+    few = task(names, turns=2, room=1, in_sequence=True)  # that little room would refuse copies
+    found = measure_together(few, on_line=lambda rank, stream, line: lines.append(line), watched=0)
+    for name, (record, _) in zip(names, found, strict=True):
+        assert (record.run.strategy, record.workers, record.run.repeats) == (name, 2, 2)
+        assert len(record.series["seconds"]) == 4
+        assert all(math.isfinite(value) for value in record.loss)
+    assert found[2][0].replicas["identical"]
+    nbytes = [sum(record.bytes["received_per_step"]) for record, _ in found]
+    assert nbytes[0] == 0 < nbytes[2]
+    order = [line.partition(": ")[2] for line in lines if "/4: " in line]
+    assert order == list(names)
+
+
+def test_a_contender_that_fails_in_sequence_is_named():
+    good = task(("allreduce",)).runs[0]
+    bad = good.with_(optimizer="sgd(lr=1e30, momentum=0.9)")
+    both = TurnsTask(runs=(good, bad), labels=("good", "bad"), turns=40, in_sequence=True)
+    with pytest.raises(TurnFailed) as caught:
+        measure_together(both, on_line=lambda *_: None)
+    assert (caught.value.contender, caught.value.kind) == ("bad", "NonFinite")

@@ -1,13 +1,15 @@
 """Published tables: every cell has a state, every figure of ours a record; without the record there is no figure."""
 
+import json
 import os
 import re
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import pytest
 
 from paceline.cli.reproduce import spoken, values
 from paceline.cluster.environment import capture
+from paceline.errors import TurnFailed, WrongCommand
 from paceline.measure.record.experiment import Experiment
 from paceline.measure.record.record import Record
 from paceline.measure.stats.intervals import Interval
@@ -142,6 +144,9 @@ def done(monkeypatch):
         return made.model_copy(update={"run": run, **here}), []
 
     monkeypatch.setattr("paceline.race.keep.measure", measure)
+    monkeypatch.setattr(
+        "paceline.race.keep.measure_together", lambda task, on_line, **_: [measure(run, None) for run in task.runs]
+    )
     return runs
 
 
@@ -160,12 +165,79 @@ def test_cells_of_a_lab_need_root(tmp_path, done, monkeypatch):
         "bluefog",
         tmp_path,
         quick=True,
-        on_run=lambda *told: left.append(told[3]),
-        clock=iter(range(0, 999, 10)).__next__,
+        on_start=lambda *told: left.append(told[3]),
+        clock=iter(range(0, 999, 5)).__next__,  # looked at before and after each start
     )
     labs = [run for run in done if run.lab]
     assert len(labs) == 15, "five strategies, three lengths of a step"
-    assert left[:3] == [None, 10 * 17, 10 * 16]
+    assert left == [None, 5 * 3, 5 * 2, 5], "one start in a lab, three of single runs"
+
+
+@pytest.fixture
+def labs(monkeypatch):
+    monkeypatch.setattr("paceline.race.published._sheet.check_tools", lambda: None)
+
+
+def test_strategies_of_a_lab_share_their_starts_and_are_compared_inside_each(tmp_path, done, labs):
+    groups = []
+    job.measure_missing(
+        "bluefog",
+        tmp_path,
+        quick=False,
+        table="in a box",
+        on_start=lambda runs, *_: groups.append([run.compute for run in runs]),
+    )
+    assert [len(group) for group in groups] == [15] * STARTS, "five strategies with three step times"
+    orders = [[k for k, _ in groupby(group)] for group in groups]
+    assert all(len(order) == 3 for order in orders), "what is compared runs one after the other"
+    assert len(set(map(tuple, orders))) > 1, "the order is drawn anew"
+    boxes = [cell for cell in cells("bluefog", tmp_path) if cell.row.run and cell.row.run.lab]
+    assert {cell.behind for cell in boxes} == {STARTS}
+    assert all(cell.record.race["shared"] and len(cell.record.race["mates"]) == 14 for cell in boxes)
+    assert {cell.state for cell in cells("bluefog", tmp_path) if not cell.row.run or not cell.row.run.lab} == {"empty"}
+
+
+def test_links_and_an_overlay_do_not_share_a_start(tmp_path, done, labs):
+    groups = []
+    job.measure_missing(
+        "dlaas", tmp_path, quick=True, table="vxlan", on_start=lambda runs, *_: groups.append([r.lab for r in runs])
+    )
+    assert sorted(map(len, groups)) == [2, 2]
+    assert all(len(set(group)) == 1 for group in groups)
+
+
+def test_a_failed_shared_start_is_told_for_every_run_and_leaves_failed_records(tmp_path, done, labs, monkeypatch):
+    def fail(task, on_line, **_):
+        raise TurnFailed("rank 3 was killed", "ddp", "", "")
+
+    monkeypatch.setattr("paceline.race.keep.measure_together", fail)
+    problems, left = job.measure_missing("bluefog", tmp_path, quick=True, table="1.8 s")
+    assert len(problems) == 5
+    assert left == 0
+    assert all("rank 3 was killed" in problem for problem in problems)
+    found = [json.loads(path.read_text()) for path in tmp_path.glob("*.json")]
+    assert [one["verdict"] for one in found] == ["failed"] * 5
+    assert all(cell.state == "empty" for cell in cells("bluefog", tmp_path))
+
+
+def test_minutes_end_before_a_start_that_would_be_late_and_the_next_call_continues(tmp_path, done, labs):
+    def measured(minutes):
+        return job.measure_missing(
+            "bluefog", tmp_path, quick=True, minutes=minutes, clock=iter(range(0, 9999, 60)).__next__
+        )
+
+    problems, left = measured(5)
+    assert (problems, left) == ([], 2), "a start takes a minute, and looking at the clock another one"
+    assert measured(1000) == ([], 0)
+    assert measured(1000) == ([], 0)
+    assert len(done) == 3 * 5 + 3
+
+
+def test_a_text_that_no_title_has_is_refused_with_the_titles(tmp_path):
+    with pytest.raises(WrongCommand, match=r"--table 'nothing'.*no title of bluefog has it: ResNet-50, batch 64"):
+        reproduce("bluefog", tmp_path, "nothing")
+    [sheet] = reproduce("bluefog", tmp_path, "STEPS OF 2.7").sheets
+    assert "2.7 s" in sheet.sheet.title
 
 
 def test_a_replayed_cell_has_an_interval_over_its_starts(tmp_path, done, monkeypatch):
@@ -178,7 +250,7 @@ def test_a_replayed_cell_has_an_interval_over_its_starts(tmp_path, done, monkeyp
 
 
 def test_measuring_fills_what_is_missing_and_nothing_twice(tmp_path, done):
-    assert job.measure_missing("bluefog", tmp_path, quick=True) == []
+    assert job.measure_missing("bluefog", tmp_path, quick=True) == ([], 0)
     assert len(done) == 3
     assert all((run.steps, run.repeats) == (3, 2) for run in done)
     job.measure_missing("bluefog", tmp_path, quick=True)

@@ -9,15 +9,16 @@ Figures of this machine come from records only: without records a cell is empty.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from paceline.cluster.environment import capture
 from paceline.cluster.lab.network import check_tools
 from paceline.cluster.machine import machine
-from paceline.errors import PacelineError
+from paceline.errors import PacelineError, WrongCommand
 from paceline.measure.record.record import Record
 from paceline.measure.record.store import Store
 from paceline.measure.stats.intervals import ENOUGH, Interval
@@ -26,7 +27,7 @@ from paceline.race.results.standing import Standing, contender, group, setting
 from paceline.race.surroundings import alone
 from paceline.race.turns import in_turns
 from paceline.run.compose.compose import compose
-from paceline.run.run import Run
+from paceline.run.run import AXES, Run
 from paceline.workload import sources
 
 # ResNet-50 at a size for CPUs. A worker always has one thread, so that one worker is the baseline of several.
@@ -80,7 +81,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Sheet:
-    """A published table. `ratio` is the name of its ratio; `here` describes how runs on this machine differ from it."""
+    """A published table. `ratio` is the name of its ratio; `here` describes how runs on this machine differ from it.
+
+    With `together`, runs in the same lab share processes, one after the other, to start them only once.
+    """
 
     title: str
     rows: tuple[Row, ...]
@@ -88,6 +92,7 @@ class Sheet:
     here: str = ""
     unit: str = "img"
     per_worker: bool = False
+    together: bool = False
 
 
 @dataclass(frozen=True)
@@ -216,6 +221,23 @@ class Reproduction:
         orders = [in_turns(keys, home.__getitem__, f"round {number}") for number, keys in enumerate(rounds)]
         return [[runs[key] for key in order] for order in orders]
 
+    def starts_of(self, runs: Sequence[Run]) -> list[tuple[Run, ...]]:
+        """Group the runs of a round into starts: most runs have their own, some share processes."""
+        sheets = [sheet.sheet for sheet in self.sheets if sheet.sheet.together]
+        shared = {key_of(row.wanted) for sheet in sheets for row in sheet.rows if row.wanted is not None}
+        groups: dict[Any, list[Run]] = {}
+        for number, run in enumerate(runs):
+            groups.setdefault(_common(run) if key_of(run) in shared else number, []).append(run)
+        return [tuple(group) for group in groups.values()]
+
+    def only(self, words: str) -> Reproduction:
+        """Return the reproduction with only the tables whose title contains the words."""
+        chosen = tuple(sheet for sheet in self.sheets if words.lower() in sheet.sheet.title.lower())
+        if not chosen:
+            titles = "; ".join(sheet.sheet.title for sheet in self.sheets)
+            raise WrongCommand(f"--table {words!r}", why=f"no title of {self.name} has it: {titles}")
+        return replace(self, sheets=chosen)
+
 
 def key_of(run: Run, environment: Mapping[str, Any] | None = None) -> Any:
     """Return a key that is equal for runs that differ only in length.
@@ -224,6 +246,11 @@ def key_of(run: Run, environment: Mapping[str, Any] | None = None) -> Any:
     """
     where = {"cores": cores(), "variables": os.environ} if environment is None else environment
     return contender(run), run.workers, run.nodes, setting(run, where)
+
+
+def _common(run: Run) -> str:
+    """Return a text that is equal for runs that differ only in how gradients travel, and how long computing takes."""
+    return json.dumps(run.model_dump(mode="json", exclude={"strategy", "compute", *AXES}), sort_keys=True)
 
 
 def _long_enough(run: Run, wanted: Run) -> bool:
