@@ -80,7 +80,8 @@ def read_hosts(text: str) -> tuple[Host, ...]:
 
 def read_hostfile(path: Path) -> tuple[Host, ...]:
     """Read a hostfile in either form. Errors name the line."""
-    hosts, numbers = [], []
+    hosts: list[Host] = []
+    numbers: list[int] = []
     for number, line in _lines(path):
         where = f"{path}, line {number}: {short(line)}"
         numbers.append(number)

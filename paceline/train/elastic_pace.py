@@ -27,6 +27,7 @@ from paceline.errors import PeerLost, WorkloadError, WrongCommand
 from paceline.strategy.rules._withheld import Withholding
 from paceline.train.checks import check_known, trainable
 from paceline.train.handover import hand_over
+from paceline.train.laps import Laps
 from paceline.train.ledger import checksum_of, ledger_of
 from paceline.train.metrics import MetricLog
 from paceline.train.pace import StepTimes
@@ -37,25 +38,6 @@ from paceline.train.takeover import Takeover
 
 COMPARED = 100  # steps between two comparisons of the members' states
 GOLDEN = 0x9E3779B97F4A7C15
-
-
-class Laps:
-    """Seconds by parts of a step. Every moment since the last `take` is in exactly one part."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock, self._last = clock, clock()
-        self._parts: dict[str, float] = {}
-
-    def lap(self, part: str) -> None:
-        """Add the time since the last lap to a part."""
-        now = self._clock()
-        self._parts[part] = self._parts.get(part, 0.0) + now - self._last
-        self._last = now
-
-    def take(self) -> dict[str, float]:
-        """Return the parts so far, and begin anew."""
-        parts, self._parts = self._parts, {}
-        return parts
 
 
 class ElasticPace:

@@ -1,6 +1,5 @@
 """Links of a lab: cut and healed, inside an overlay, and refused if they do not have their rate."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -116,39 +115,3 @@ def test_an_overlay_sends_data_to_one_host_only():
         moved = [now - then for now, then in zip(network.sent(), before, strict=True)]
     data = 1.3 * sum(rates) / len(rates)
     assert max(moved) < 1.6 * data, "copies for the two other hosts would make it three times as much"
-
-
-TORCHRUN = """
-import torch, paceline
-worker = paceline.join()
-y = torch.empty(1000)
-worker.comm.all_sum(torch.ones(1000), y).wait()
-print(type(worker.comm).__name__, list(worker.comm.placement), float(y[0]))
-worker.close()
-"""
-
-
-@pytest.mark.root
-@pytest.mark.multi
-@pytest.mark.parametrize(
-    ("hosts", "expected"), [((0, 1), "GlooComm [0, 1] 2.0"), ((0, 0), "ShmComm [0, 0] 2.0")], ids=["two", "one"]
-)
-def test_hosts_of_a_lab_share_no_memory_even_if_others_started_the_ranks(hosts, expected):
-    """Variables of torchrun only, with nothing about a lab; the control has both ranks on one host."""
-    with Network(Lab(2, "200mbit")) as network:
-        address = network.address(0)
-        common = {"WORLD_SIZE": "2", "MASTER_ADDR": address, "MASTER_PORT": "29500", "GLOO_SOCKET_IFNAME": "eth0"}
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("PACELINE_")}
-        ranks = [
-            subprocess.Popen(
-                [*network.prefix(host), sys.executable, "-c", TORCHRUN],
-                cwd=ROOT,
-                env={**kept, **common, "RANK": str(rank), "LOCAL_RANK": "0", "OMP_NUM_THREADS": "1"},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for rank, host in enumerate(hosts)
-        ]
-        said = [rank.communicate(timeout=90) for rank in ranks]
-    assert [text.strip() for text, _ in said] == [expected] * 2, said

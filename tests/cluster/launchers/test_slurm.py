@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from paceline.cluster.lab.lab import Lab
-from paceline.cluster.lab.network import Network
 from tests.cluster.slurm_here import slurm
 
 pytestmark = [pytest.mark.root, pytest.mark.multi]
@@ -27,9 +25,9 @@ def cluster():
         yield {**environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
 
-def started(environ, folder, *words, prefix=()):
+def started(environ, folder, *words):
     return subprocess.Popen(
-        [*prefix, sys.executable, "-m", "paceline", *words],
+        [sys.executable, "-m", "paceline", *words],
         cwd=folder,
         env={**environ, "PACELINE_RUNS": str(folder / "runs")},
         stdout=subprocess.PIPE,
@@ -122,38 +120,6 @@ def test_a_script_under_srun_joins_by_itself(cluster):
     parameters = re.findall(r"rank [01] of 2: parameters (\w+)", done.stdout)
     assert len(parameters) == 2
     assert parameters[0] == parameters[1]
-
-
-TRAIN = """
-import sys, torch, paceline
-torch.manual_seed(0)
-worker = paceline.join()
-model = torch.nn.Linear(512, 512)
-pace = paceline.wrap(model, torch.optim.SGD(model.parameters(), lr=0.1))
-for step in range(5):
-    model(torch.full((2, 512), float(worker.rank + step))).sum().backward()
-    pace.step()
-print("rank", worker.rank, list(worker.comm.placement), f"{model.weight.sum().item():.4f}")
-worker.close()
-"""
-
-
-def test_two_nodes_train_over_their_link(tmp_path):
-    """A Slurm whose nodes are hosts of a lab: srun starts an agent on each, and gradients cross the interfaces."""
-    script = tmp_path / "train.py"
-    script.write_text(TRAIN)
-    with Network(Lab(2, "500mbit")) as network, slurm(network) as environ:
-        environ = {**environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        words = ["run", "--launcher", "slurm(nodes=2)", "-np", "2", "--", sys.executable, str(script)]
-        before = network.received()
-        process = started(environ, tmp_path, *words, prefix=network.prefix(0))
-        said, _ = process.communicate(timeout=150)
-        moved = [now - then for now, then in zip(network.received(), before, strict=True)]
-    assert process.returncode == 0, said
-    sums = re.findall(r"\[\d\] rank (\d) \[0, 1\] (\S+)", said)
-    assert sorted(rank for rank, _ in sums) == ["0", "1"], said
-    assert len({total for _, total in sums}) == 1
-    assert min(moved) > 5 * 4 * 512 * 512, "every node received the gradients of five steps"
 
 
 def asked(environ, *words):
