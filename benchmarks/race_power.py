@@ -176,7 +176,7 @@ def power(races: int, seconds: float, kept: Kept) -> dict[str, Any]:
             )
     ratio = median(widths["isolated"]) / median(widths["turns"])
     print(verdict("half-width of isolated starts over that of turns", ratio, 3.0))
-    return {"half_widths": widths, "ratio": ratio}
+    return {"half_widths": widths, "ratio": ratio, "minutes": seconds / 60}
 
 
 def agreement(seconds: float, kept: Kept, apart: bool) -> dict[str, Any]:
@@ -217,7 +217,7 @@ def page(results: dict[str, Any]) -> list[str]:
         widths = power["half_widths"]
         turns, isolated = (median(widths[kind]) for kind in ("turns", "isolated"))
         lines += [
-            f"Median half-width of the interval of the ratio after {POWER_MINUTES:g} minutes, "
+            f"Median half-width of the interval of the ratio after {power['minutes']:g} minute(s), "
             f"over {min(map(len, widths.values()))} races of each kind: {100 * turns:.1f} % by turns,",
             f"{100 * isolated:.1f} % by isolated starts. Turns are {isolated / turns:.1f} times narrower.",
         ]

@@ -51,7 +51,7 @@ def test_results_are_kept_with_the_machine_and_written_into_the_page(race_power,
     monkeypatch.setattr(race_power, "PAGE", tmp_path / "page.md")
     monkeypatch.setattr(race_power, "RECORD", tmp_path / "records" / "results.json")
     race_power.PAGE.write_text(f"before\n\n{race_power.BEGIN}old\n\n{race_power.END}\n\nafter\n")
-    power = {"half_widths": {"turns": [0.02, 0.04], "isolated": [0.1, 0.2]}, "ratio": 5.0}
+    power = {"half_widths": {"turns": [0.02, 0.04], "isolated": [0.1, 0.2]}, "ratio": 5.0, "minutes": 1.5}
     row = {
         "turns": [0.1, 0.11, 0.12],
         "isolated": [0.1, 0.12, 0.14],
