@@ -109,6 +109,9 @@ class Goal:
     def __init__(self, folder):
         self._path, self._steps = folder / "goal", None
 
+    def __str__(self):
+        return "endless"  # members of a job must train equally many steps, and compare this text
+
     def __mul__(self, _):
         return self
 
