@@ -45,7 +45,7 @@ def stranger(coordinator, block):
             coordinator.turn(0.01)
             link.setblocking(False)
             try:
-                if not link.recv(1 << 16):  # whoever has the token is told why first
+                if not link.recv(1 << 16):  # a worker with the right token gets the reason first
                     return True
             except BlockingIOError:
                 continue
