@@ -81,7 +81,7 @@ def weights(folder):
 
 
 def problems(folder):
-    """What is wrong with the use of samples in each epoch, in words."""
+    """Describe in words which samples of an epoch were lost or repeated."""
     before, found = torch.zeros(RECORDS, dtype=torch.float64), []
     for epoch, after in enumerate(weights(folder)):
         uses, before = before - after, after
